@@ -7,6 +7,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE="${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/handover"
 export ROOT CACHE
 
+# Just installed by rustup, it is not yet in the PATH of this shell.
+if [ -z "$(command -v cargo)" ] && [ -x "${HOME:-}/.cargo/bin/cargo" ]; then PATH="$HOME/.cargo/bin:$PATH"; fi
+
 say() { printf '%s\n' "$*" >&2; }
 die() {
   say "${0##*/}: $*"
@@ -90,4 +93,16 @@ detach() {
     nohup "$@" </dev/null >>"$log" 2>&1 &
   fi
   DETACHED=$!
+}
+
+# The browser that the tests of the web page drive.
+chromium_bin() {
+  local name
+  for name in "${HANDOVER_TEST_CHROMIUM:-}" chromium chromium-browser google-chrome; do
+    if [ -n "$name" ] && has "$name"; then
+      command -v "$name"
+      return 0
+    fi
+  done
+  return 1
 }
