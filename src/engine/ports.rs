@@ -1,0 +1,287 @@
+//! What the engine needs from the world: the seams at which it is tested.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+
+use super::error::{ConsumerError, KafkaError, SinkError, StoreError};
+use crate::model::{
+    checkpoint::{Checkpoint, FailedCheckpoint, GroupCommit},
+    ids::{CheckpointId, JobUid, LeaseEpoch},
+    job::{Isolation, SourceSpec},
+    offset::{Offset, PartitionOffsets},
+    record::RecordBatch,
+    resolver::{LogBounds, SinkProgress},
+    topic::{TopicId, TopicPartition},
+};
+
+/// The wall clock. Waits use the runtime's timers; this is for time stamps that people read.
+pub trait Clock: Send + Sync {
+    /// Now.
+    fn now(&self) -> DateTime<Utc>;
+}
+
+/// What a consumer client needs to know of its job.
+#[derive(Debug, Clone)]
+pub struct ConsumerSettings {
+    /// The job's name, for client ids and thread names.
+    pub job: String,
+    /// Which subtask it serves.
+    pub subtask: u32,
+    /// Group, isolation, tuned properties.
+    pub source: SourceSpec,
+}
+
+/// What one poll brought.
+#[derive(Debug)]
+pub enum Polled {
+    /// Records, or positions to advance to, or both.
+    Batch(RecordBatch),
+    /// Nothing within the wait.
+    Idle,
+    /// The client lost all its brokers; it goes on trying by itself.
+    Unreachable(String),
+}
+
+/// A consumer client. Lives on one thread and never leaves it.
+///
+/// Partitions are assigned with absolute offsets and never subscribed: a group's balancing would fight the job's own
+/// assignment, and an assigned consumer is not evicted for being slow.
+pub trait Consumer: Send {
+    /// Adds partitions to the assignment, each at the next record to read.
+    ///
+    /// # Errors
+    /// When the client refuses.
+    fn assign(&mut self, partitions: &[(TopicPartition, Offset)]) -> Result<(), ConsumerError>;
+
+    /// Waits up to `wait` for one record and takes what is there with it.
+    ///
+    /// # Errors
+    /// Only what the client does not mend by itself.
+    fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError>;
+
+    /// A way to commit over the same client, from another thread.
+    fn committer(&self) -> Arc<dyn OffsetCommitter>;
+
+    /// Ends the client. May block until the brokers have answered or a time-out has passed.
+    fn close(self: Box<Self>);
+}
+
+/// Commits offsets to the consumer group. Blocks; called on a thread that may block.
+///
+/// Dropping it never blocks the caller, even when it holds the client's last reference.
+pub trait OffsetCommitter: Send + Sync {
+    /// Commits all offsets in one request, each with `note` as its metadata, and waits up to `deadline` for the answer.
+    ///
+    /// # Errors
+    /// When any partition was refused, or no answer came; nothing is known then of the others.
+    fn commit(
+        &self,
+        offsets: &PartitionOffsets,
+        note: &str,
+        deadline: Duration,
+    ) -> Result<(), KafkaError>;
+}
+
+/// One Kafka cluster, by the name it has in the server's file.
+#[async_trait]
+pub trait KafkaCluster: Send + Sync {
+    /// Makes a consumer client. Quick: nothing is asked of a broker.
+    ///
+    /// # Errors
+    /// When the settings are refused.
+    fn consumer(&self, settings: &ConsumerSettings) -> Result<Box<dyn Consumer>, KafkaError>;
+
+    /// Checks the properties a job tunes against the allow-list and its bounds.
+    ///
+    /// # Errors
+    /// Property and what is wrong with it, for every faulty one.
+    fn check_properties(
+        &self,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<(), Vec<(String, String)>>;
+
+    /// Asks for partitions, leaders and ids of topics.
+    ///
+    /// # Errors
+    /// When the cluster does not answer. A topic that does not exist is part of the answer.
+    async fn describe_topics(&self, topics: &[String])
+    -> Result<Vec<TopicDescription>, KafkaError>;
+
+    /// Asks for the ends of logs. A partition that did not answer (no leader) is missing in the answer.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    async fn log_bounds(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>;
+
+    /// Asks for the first offset at or after an instant. A partition without such a record is missing in the answer.
+    ///
+    /// # Errors
+    /// When the cluster does not answer, or a partition with a leader did not.
+    async fn offsets_for_timestamp(
+        &self,
+        partitions: &[TopicPartition],
+        timestamp_ms: i64,
+        isolation: Isolation,
+    ) -> Result<PartitionOffsets, KafkaError>;
+
+    /// Asks for a group's committed offsets. A partition without one is missing in the answer.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer.
+    async fn group_offsets(
+        &self,
+        group: &str,
+        partitions: &[TopicPartition],
+    ) -> Result<BTreeMap<TopicPartition, GroupOffset>, KafkaError>;
+
+    /// Asks how many live members a group has.
+    ///
+    /// # Errors
+    /// When the coordinator does not answer.
+    async fn group_members(&self, group: &str) -> Result<usize, KafkaError>;
+
+    /// Asks whether the cluster answers at all.
+    ///
+    /// # Errors
+    /// When it does not.
+    async fn check(&self) -> Result<(), KafkaError>;
+}
+
+/// A topic as the cluster describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicDescription {
+    /// Its name.
+    pub name: String,
+    /// Its id (KIP-516); `None` if the broker has none.
+    pub id: Option<TopicId>,
+    /// Its partitions and their leaders; `None` if the topic does not exist.
+    pub partitions: Option<BTreeMap<i32, Option<i32>>>,
+}
+
+/// A group's offset and the note beside it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupOffset {
+    /// Next record to read.
+    pub offset: Offset,
+    /// The metadata, with bytes that are no UTF-8 replaced.
+    pub note: Option<String>,
+}
+
+/// The right to write as a job's owner; carried by every protected write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobLease {
+    /// The job.
+    pub job: JobUid,
+    /// The lease's number: a write under an older one is refused.
+    pub epoch: LeaseEpoch,
+}
+
+/// How well the right to write is known to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeaseHealth {
+    /// Renewed lately.
+    Held,
+    /// Not renewed for two thirds of its time to live: stop giving records to the sink, keep everything else.
+    Doubtful(String),
+    /// Another owner has it.
+    Lost,
+}
+
+/// Keeps checkpoints. Every call is fenced by the lease and can be repeated after an unknown outcome.
+#[async_trait]
+pub trait CheckpointStore: Send + Sync {
+    /// Stores a completed checkpoint. Repeating it for one that is stored already succeeds.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn complete(&self, lease: &JobLease, checkpoint: &Checkpoint) -> Result<(), StoreError>;
+
+    /// Keeps a failed attempt in the history.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn record_failure(
+        &self,
+        lease: &JobLease,
+        attempt: &FailedCheckpoint,
+    ) -> Result<(), StoreError>;
+
+    /// Notes that the newest checkpoint's positions still hold.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn confirm(
+        &self,
+        lease: &JobLease,
+        id: CheckpointId,
+        at: DateTime<Utc>,
+    ) -> Result<(), StoreError>;
+
+    /// Notes what became of a checkpoint's commit to the group.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn record_group_commit(
+        &self,
+        lease: &JobLease,
+        id: CheckpointId,
+        outcome: &GroupCommit,
+        duration: Duration,
+    ) -> Result<(), StoreError>;
+
+    /// Deletes what the thinning retention no longer keeps.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn thin(&self, lease: &JobLease) -> Result<(), StoreError>;
+}
+
+/// Where a job's records go, at the granularity of the job.
+///
+/// The contract has the steps of Flink's two-phase sinks under our names: `recover` is `recoverAndCommit`/`recoverAndAbort`,
+/// [`SinkWriter::write`] is `invoke`, `prepare` is `preCommit`, `commit` and `abort` are themselves, and `beginTransaction`
+/// is left to the writer's first `write`.
+#[async_trait]
+pub trait Sink: Send + Sync {
+    /// Claims the target for an epoch, settles what a dead owner left, and says how far the target has come.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    async fn recover(&self, epoch: LeaseEpoch) -> Result<SinkProgress, SinkError>;
+
+    /// Opens the writer of a subtask.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    async fn writer(&self, subtask: u32) -> Result<Box<dyn SinkWriter>, SinkError>;
+
+    /// Names the target; another name means that progress kept there is not comparable.
+    fn identity(&self) -> String;
+}
+
+/// A sink as one subtask writes to it.
+#[async_trait]
+pub trait SinkWriter: Send {
+    /// Takes a batch. When it answers, the batch's memory may be reused.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; after an infrastructure error the same batch is given again.
+    async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
+
+    /// Makes everything written so far durable, before the checkpoint that covers it completes.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    async fn prepare(&mut self, checkpoint: CheckpointId) -> Result<(), SinkError>;
+
+    /// Gives up what was written since the last `prepare`, when the job ends without a checkpoint.
+    async fn abort(&mut self);
+
+    /// Ends the writer after the last `prepare` or `abort`.
+    async fn close(&mut self);
+}

@@ -1,0 +1,495 @@
+//! The declarative document of a job, read to a list of faults instead of the first one.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    duration::HumanDuration, field_error::FieldError, ids::JobName, reader::ObjectReader,
+    startup_mode::StartupMode,
+};
+
+/// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
+pub const MAX_PARALLELISM: u32 = 64;
+/// The largest number of topics in one job.
+const MAX_TOPICS: usize = 1_000;
+const MAX_LABELS: usize = 32;
+const MAX_LABEL_BYTES: usize = 63;
+/// Kafka's own limit for topic names.
+const MAX_TOPIC_BYTES: usize = 249;
+
+/// What a job reads, where it begins, how it checkpoints and where its records go. Defaults are filled in.
+///
+/// Whether the job should run is not part of it: applying a document again must not restart a job that somebody stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobSpec {
+    /// Free labels to filter by.
+    pub labels: BTreeMap<String, String>,
+    /// What to read.
+    pub source: SourceSpec,
+    /// Number of subtasks, each with its own Kafka client; partitions are spread by Flink's owner rule.
+    #[schema(minimum = 1, maximum = 64, default = 1)]
+    pub parallelism: u32,
+    /// Where to begin when there is no checkpoint. Has no default: choosing it is the user's decision.
+    pub startup_mode: StartupMode,
+    /// When to checkpoint.
+    pub checkpoint: CheckpointSpec,
+    /// Where the records go.
+    pub sink: SinkSpec,
+}
+
+/// What a job reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SourceSpec {
+    /// Name of a Kafka connection of the server's file.
+    pub connection: String,
+    /// The topics.
+    pub topics: Vec<String>,
+    /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
+    pub group_id: String,
+    /// Whether another job may use the same group on the same connection.
+    #[schema(default = false)]
+    pub allow_shared_group: bool,
+    /// Which records are seen.
+    #[schema(default = "read_committed")]
+    pub isolation: Isolation,
+    /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+    #[schema(default = "bytes")]
+    pub format: Format,
+    /// Whether completed checkpoints are committed to the group.
+    #[schema(default = "on-checkpoint")]
+    pub commit_to_group: CommitToGroup,
+    /// What a start does when a stored position lies outside the log.
+    #[schema(default = "fail")]
+    pub on_out_of_range: PositionPolicy,
+    /// What a start does when a group offset is asked for and the group has none.
+    #[schema(default = "fail")]
+    pub on_missing_group_offset: PositionPolicy,
+    /// What a start does when a topic was deleted and created again (its topic id changed).
+    #[schema(default = "fail")]
+    pub on_topic_recreated: PositionPolicy,
+    /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Which records a consumer sees (Kafka's `isolation.level`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    /// Only records of committed transactions, and records outside of transactions.
+    ReadCommitted,
+    /// All records.
+    ReadUncommitted,
+}
+
+/// What a record's value must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// Anything.
+    Bytes,
+    /// Valid UTF-8 text.
+    #[serde(rename = "utf-8")]
+    Utf8,
+    /// One JSON value (RFC 8259).
+    Json,
+}
+
+/// When offsets are committed to the consumer group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum CommitToGroup {
+    /// After each completed checkpoint (Flink's `ON_CHECKPOINTS`).
+    OnCheckpoint,
+    /// Never (Flink's `DISABLED`).
+    Off,
+}
+
+/// What to do with a partition whose position cannot be taken as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PositionPolicy {
+    /// Refuse the start and say why.
+    Fail,
+    /// Begin at the first offset the log still holds.
+    Earliest,
+    /// Begin at the end of the log.
+    Latest,
+}
+
+/// When to checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointSpec {
+    /// Time between the triggers of periodic checkpoints.
+    #[schema(default = "10s")]
+    pub interval: HumanDuration,
+    /// How long an attempt may take until the sink has said yes.
+    #[schema(default = "60s")]
+    pub timeout: HumanDuration,
+    /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
+    #[schema(default = "0s")]
+    pub min_pause: HumanDuration,
+}
+
+/// Where the records go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum SinkSpec {
+    /// Counts records and drops them.
+    Blackhole,
+    /// Prints each record as a line on the server's standard output.
+    Log {
+        /// How a line looks.
+        format: LogFormat,
+        /// Bytes of a value (and of a key) that are printed; longer ones are cut and marked.
+        max_value_bytes: u32,
+    },
+}
+
+/// How the log sink prints a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// `topic/partition@offset key value`.
+    Text,
+}
+
+impl SinkSpec {
+    /// The sink's type word.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Blackhole => "blackhole",
+            Self::Log { .. } => "log",
+        }
+    }
+}
+
+impl JobSpec {
+    /// Reads a document and fills in the defaults.
+    ///
+    /// # Errors
+    /// All faults at once, each with its JSON pointer.
+    pub fn read(job: &JobName, value: &Value) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let spec = Self::read_into(job, value, &mut errors);
+        match spec {
+            Some(spec) if errors.is_empty() => Ok(spec),
+            _ => Err(errors),
+        }
+    }
+
+    fn read_into(job: &JobName, value: &Value, errors: &mut Vec<FieldError>) -> Option<Self> {
+        let mut reader = ObjectReader::open(value, "", errors);
+        let labels = read_labels(&mut reader);
+        let source = match reader.object("source") {
+            Some(source) => SourceSpec::read(job, source),
+            None => missing(
+                &mut reader,
+                "source",
+                "at least {\"connection\": ..., \"topics\": [...]}",
+            ),
+        };
+        let parallelism = reader.or("parallelism", 1_u32);
+        if !(1..=MAX_PARALLELISM).contains(&parallelism) {
+            reader.fault(
+                "parallelism",
+                format!("must lie between 1 and {MAX_PARALLELISM}"),
+            );
+        }
+        let startup_mode = match reader.raw("startup_mode") {
+            Some(mode) => StartupMode::from_json(mode, "/startup_mode", reader.errors()),
+            None => missing(
+                &mut reader,
+                "startup_mode",
+                "it has no default; for example {\"mode\": \"earliest\"}",
+            ),
+        };
+        let checkpoint = match reader.object("checkpoint") {
+            Some(checkpoint) => CheckpointSpec::read(checkpoint),
+            None => CheckpointSpec::default(),
+        };
+        let sink = match reader.object("sink") {
+            Some(sink) => SinkSpec::read(sink),
+            None => missing(
+                &mut reader,
+                "sink",
+                "for example {\"type\": \"blackhole\"} or {\"type\": \"log\"}",
+            ),
+        };
+        reader.finish();
+        Some(Self {
+            labels,
+            source: source?,
+            parallelism,
+            startup_mode: startup_mode?,
+            checkpoint,
+            sink: sink?,
+        })
+    }
+}
+
+fn missing<T>(reader: &mut ObjectReader<'_>, name: &'static str, remedy: &str) -> Option<T> {
+    // A member of the wrong kind was reported when it was opened.
+    if reader.raw(name).is_none() {
+        reader.fault(name, format!("is required: {remedy}"));
+    }
+    None
+}
+
+fn read_labels(reader: &mut ObjectReader<'_>) -> BTreeMap<String, String> {
+    let labels: BTreeMap<String, String> = reader.or("labels", BTreeMap::new());
+    let fits = |text: &str| text.len() <= MAX_LABEL_BYTES && !text.chars().any(char::is_control);
+    let all_fit = labels
+        .iter()
+        .all(|(key, value)| !key.is_empty() && fits(key) && fits(value));
+    if labels.len() > MAX_LABELS || !all_fit {
+        reader.fault("labels", format!("at most {MAX_LABELS} labels, each key and value at most {MAX_LABEL_BYTES} bytes of printable text"));
+    }
+    labels
+}
+
+impl SourceSpec {
+    fn read(job: &JobName, mut reader: ObjectReader<'_>) -> Option<Self> {
+        let connection = reader.required(
+            "connection",
+            "the name of a Kafka connection of the server's file",
+        );
+        let topics: Option<Vec<String>> = reader.required("topics", "a list of topic names");
+        if let Some(topics) = &topics {
+            check_topics(topics, &mut reader);
+        }
+        let group_id: String = reader.or("group_id", job.as_str().to_owned());
+        if group_id.is_empty() || group_id.len() > 255 || group_id.chars().any(char::is_control) {
+            reader.fault("group_id", "must be 1 to 255 bytes of printable text");
+        }
+        let source = Self {
+            connection: connection.unwrap_or_default(),
+            topics: topics.unwrap_or_default(),
+            group_id,
+            allow_shared_group: reader.or("allow_shared_group", false),
+            isolation: reader.or("isolation", Isolation::ReadCommitted),
+            format: reader.or("format", Format::Bytes),
+            commit_to_group: reader.or("commit_to_group", CommitToGroup::OnCheckpoint),
+            on_out_of_range: reader.or("on_out_of_range", PositionPolicy::Fail),
+            on_missing_group_offset: reader.or("on_missing_group_offset", PositionPolicy::Fail),
+            on_topic_recreated: reader.or("on_topic_recreated", PositionPolicy::Fail),
+            properties: reader.or("properties", BTreeMap::new()),
+        };
+        reader.finish();
+        Some(source)
+    }
+}
+
+fn check_topics(topics: &[String], reader: &mut ObjectReader<'_>) {
+    if topics.is_empty() || topics.len() > MAX_TOPICS {
+        reader.fault(
+            "topics",
+            format!("must name between 1 and {MAX_TOPICS} topics"),
+        );
+    }
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    for (index, topic) in topics.iter().enumerate() {
+        let well_formed =
+            !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.bytes().all(legal);
+        if !well_formed || topic == "." || topic == ".." {
+            let pointer = format!("{}/{index}", reader.pointer_to("topics"));
+            reader.errors().push(FieldError::new(
+                pointer,
+                format!("'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"),
+            ));
+        } else if topics[..index].contains(topic) {
+            let pointer = format!("{}/{index}", reader.pointer_to("topics"));
+            reader.errors().push(FieldError::new(
+                pointer,
+                format!("'{topic}' is named twice"),
+            ));
+        }
+    }
+}
+
+impl Default for CheckpointSpec {
+    fn default() -> Self {
+        Self {
+            interval: HumanDuration::from_secs(10),
+            timeout: HumanDuration::from_secs(60),
+            min_pause: HumanDuration::from_secs(0),
+        }
+    }
+}
+
+impl CheckpointSpec {
+    fn read(mut reader: ObjectReader<'_>) -> Self {
+        let default = Self::default();
+        let spec = Self {
+            interval: reader.or("interval", default.interval),
+            timeout: reader.or("timeout", default.timeout),
+            min_pause: reader.or("min_pause", default.min_pause),
+        };
+        let day = Duration::from_secs(86_400);
+        let mut between = |name: &'static str, value: HumanDuration, least: Duration| {
+            if value.0 < least || value.0 > day {
+                reader.fault(
+                    name,
+                    format!("must lie between {} and 1d", HumanDuration(least)),
+                );
+            }
+        };
+        between("interval", spec.interval, Duration::from_millis(100));
+        between("timeout", spec.timeout, Duration::from_millis(100));
+        between("min_pause", spec.min_pause, Duration::ZERO);
+        reader.finish();
+        spec
+    }
+}
+
+impl SinkSpec {
+    fn read(mut reader: ObjectReader<'_>) -> Option<Self> {
+        let kind: Option<String> = reader.required("type", "blackhole or log");
+        let sink = match kind.as_deref() {
+            Some("blackhole") => Some(Self::Blackhole),
+            Some("log") => {
+                let max_value_bytes = reader.or("max_value_bytes", 1_024_u32);
+                if max_value_bytes > 1 << 20 {
+                    reader.fault("max_value_bytes", "must be at most 1048576");
+                }
+                Some(Self::Log {
+                    format: reader.or("format", LogFormat::Json),
+                    max_value_bytes,
+                })
+            }
+            Some(other) => {
+                reader.fault(
+                    "type",
+                    format!("'{other}' is no sink: use blackhole or log"),
+                );
+                // Its members cannot be judged.
+                return None;
+            }
+            None => return None,
+        };
+        reader.finish();
+        sink
+    }
+}
+
+/// What a change of the spec means for a running job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecChange {
+    /// Pointers of the members that only count from the next start on.
+    pub pending_fields: Vec<String>,
+}
+
+impl JobSpec {
+    /// Compares with the spec a job runs under: labels and checkpoint timing change while running, the rest at the next start.
+    #[must_use]
+    pub fn change_from(&self, running: &Self) -> SpecChange {
+        let mut pending_fields = Vec::new();
+        let mut compare = |name: &str, differs: bool| {
+            if differs {
+                pending_fields.push(name.to_owned());
+            }
+        };
+        let (new, old) = (&self.source, &running.source);
+        compare("source.connection", new.connection != old.connection);
+        compare("source.topics", new.topics != old.topics);
+        compare("source.group_id", new.group_id != old.group_id);
+        compare("source.isolation", new.isolation != old.isolation);
+        compare("source.format", new.format != old.format);
+        compare(
+            "source.commit_to_group",
+            new.commit_to_group != old.commit_to_group,
+        );
+        compare("source.properties", new.properties != old.properties);
+        compare("parallelism", self.parallelism != running.parallelism);
+        compare("sink", self.sink != running.sink);
+        SpecChange { pending_fields }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job() -> JobName {
+        JobName::new("orders").unwrap()
+    }
+
+    #[test]
+    fn the_smallest_spec_gets_its_defaults() {
+        let value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"type": "blackhole"}
+        });
+        let spec = JobSpec::read(&job(), &value).unwrap();
+        assert_eq!(spec.source.group_id, "orders");
+        assert_eq!(spec.source.isolation, Isolation::ReadCommitted);
+        assert_eq!(spec.checkpoint.interval.to_string(), "10s");
+        // What is shown can be sent again and means the same.
+        assert_eq!(
+            JobSpec::read(&job(), &serde_json::to_value(&spec).unwrap()),
+            Ok(spec)
+        );
+    }
+
+    #[test]
+    fn all_faults_come_at_once() {
+        let value = json!({
+            "source": {"topics": ["orders", "no/slash", "orders"], "isolatoin": 1, "format": "yaml"},
+            "parallelism": 0,
+            "checkpoint": {"interval": "soon", "timeout": "1ms"},
+            "sink": {"type": "log", "format": "xml"},
+            "watermark": {}
+        });
+        let errors = JobSpec::read(&job(), &value).unwrap_err();
+        let pointers: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        for expected in [
+            "/source/connection",
+            "/source/topics/1",
+            "/source/topics/2",
+            "/source/isolatoin",
+            "/source/format",
+            "/parallelism",
+            "/startup_mode",
+            "/checkpoint/interval",
+            "/checkpoint/timeout",
+            "/sink/format",
+            "/watermark",
+        ] {
+            assert!(
+                pointers.contains(&expected),
+                "{expected} is missing in {pointers:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_running_job_takes_labels_and_checkpoint_timing_at_once() {
+        let value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"type": "blackhole"}
+        });
+        let running = JobSpec::read(&job(), &value).unwrap();
+        let mut changed = running.clone();
+        changed.labels.insert("team".into(), "payments".into());
+        changed.checkpoint.interval = HumanDuration::from_secs(5);
+        assert!(changed.change_from(&running).pending_fields.is_empty());
+        changed.parallelism = 2;
+        changed.source.topics.push("more".into());
+        assert_eq!(
+            changed.change_from(&running).pending_fields,
+            ["source.topics", "parallelism"]
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! What a running job shows of itself, and how it ended.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    checkpoint::{CheckpointFailure, CheckpointKind, CheckpointPhases, GroupCommit},
+    code::Code,
+    ids::{CheckpointId, LeaseEpoch},
+    offset::Offset,
+    topic::TopicPartition,
+};
+
+/// What a job's engine shows while it runs. Published as a whole; readers see the newest.
+#[derive(Debug, Clone)]
+pub struct JobStatus {
+    /// The lease it runs under.
+    pub epoch: LeaseEpoch,
+    /// When this run began to consume.
+    pub since: DateTime<Utc>,
+    /// When this status was made.
+    pub observed_at: DateTime<Utc>,
+    /// Whether the last checkpoint of a stop is under way.
+    pub stopping: bool,
+    /// Each partition's live position.
+    pub partitions: Arc<BTreeMap<TopicPartition, LivePartition>>,
+    /// Records given to the sink in this run.
+    pub records: u64,
+    /// Bytes of keys and values given to the sink in this run.
+    pub bytes: u64,
+    /// Records dropped because they lay below the expected position (redelivered by the client).
+    pub redelivered: u64,
+    /// The newest completed checkpoint.
+    pub last_checkpoint: Option<CheckpointSummary>,
+    /// The attempt under way.
+    pub in_progress: Option<AttemptInProgress>,
+    /// The newest failed attempt of this run, and how many failed one after the other until now.
+    pub last_failed: Option<(CheckpointId, CheckpointFailure)>,
+    /// Attempts that failed since the last completed one.
+    pub consecutive_failures: u32,
+    /// Commits to the group: how the last ones went.
+    pub commits: CommitCounters,
+    /// What the job waits for; empty when it goes on.
+    pub waiting: Vec<Waiting>,
+}
+
+/// A partition as its subtask sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivePartition {
+    /// Which subtask reads it.
+    pub subtask: u32,
+    /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
+    pub position: Option<Offset>,
+}
+
+/// A completed checkpoint in brief.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointSummary {
+    /// Its number.
+    pub id: CheckpointId,
+    /// Why it was taken.
+    pub kind: CheckpointKind,
+    /// When it was stored.
+    pub completed_at: DateTime<Utc>,
+    /// When its positions were last found unchanged, or `completed_at`.
+    pub confirmed_at: DateTime<Utc>,
+    /// What became of its commit to the group.
+    pub group_commit: GroupCommit,
+    /// What its phases took.
+    pub phases: CheckpointPhases,
+}
+
+/// An attempt that has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptInProgress {
+    /// Its number.
+    pub id: CheckpointId,
+    /// Why it was triggered.
+    pub kind: CheckpointKind,
+    /// When.
+    pub started_at: DateTime<Utc>,
+    /// Whether it was sent to the store and its outcome is not known.
+    pub uncertain: bool,
+}
+
+/// Commits to the group since the run began.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CommitCounters {
+    /// Commits that the broker confirmed.
+    pub succeeded: u64,
+    /// Commits that failed or were not answered in time.
+    pub failed: u64,
+    /// Commits that were not sent because a newer checkpoint took their place.
+    pub displaced: u64,
+    /// When the broker last confirmed one.
+    pub last_success_at: Option<DateTime<Utc>>,
+    /// Which checkpoint that was.
+    pub last_committed: Option<CheckpointId>,
+    /// The last error, until a commit succeeds.
+    pub last_error: Option<String>,
+}
+
+/// Something outside that the job waits for. It goes on by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Waiting {
+    /// What is away: `kafka-unreachable`, `store-unreachable`, `no-leader`, `sink-error`.
+    pub code: Code,
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// The words of whoever noticed.
+    pub detail: String,
+}
+
+/// Why a job gave up; kept with the job until the next start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobFailure {
+    /// A code of the vocabulary.
+    pub code: Code,
+    /// One sentence with the cause.
+    pub summary: String,
+    /// The record, if there is one.
+    pub record: Option<FailedRecord>,
+    /// What was done to the record: `decode` or `write`.
+    pub phase: Option<String>,
+    /// When it happened first.
+    pub first_seen: DateTime<Utc>,
+}
+
+/// The record that a job gave up at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailedRecord {
+    /// Its topic.
+    pub topic: String,
+    /// Its partition.
+    pub partition: i32,
+    /// Its own offset: where it lies in the log.
+    pub offset: i64,
+    /// Its time stamp.
+    pub timestamp: Option<DateTime<Utc>>,
+    /// Length of its key in bytes; `null` without a key.
+    pub key_bytes: Option<usize>,
+    /// Length of its value in bytes; `null` for a tombstone.
+    pub value_bytes: Option<usize>,
+}

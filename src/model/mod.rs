@@ -1,0 +1,37 @@
+//! The words of the field as pure values: no I/O, no clock, no runtime.
+//!
+//! Everything above speaks in these types. An *offset* always means the next record to read
+//! ([`Offset`]); a record's own place in the log is a plain number on
+//! [`ConsumerRecord`](record::ConsumerRecord) and becomes an offset in one function only,
+//! [`Offset::after`]. Special positions ("latest", "no offset yet") are variants, never numbers.
+
+pub mod checkpoint;
+pub mod code;
+pub mod duration;
+pub mod field_error;
+pub mod health;
+pub mod ids;
+pub mod job;
+pub mod job_state;
+pub mod job_status;
+pub mod offset;
+pub mod operation;
+pub mod reader;
+pub mod record;
+pub mod resolver;
+pub mod start;
+pub mod startup_mode;
+pub mod subtask;
+pub mod topic;
+pub mod views;
+
+pub use checkpoint::{Checkpoint, CheckpointKind, CheckpointStatus};
+pub use code::Code;
+pub use duration::HumanDuration;
+pub use field_error::FieldError;
+pub use ids::{CheckpointId, InstallId, JobName, JobUid, LeaseEpoch, OperationId, PlanId};
+pub use job::JobSpec;
+pub use job_state::{DesiredState, JobState};
+pub use offset::{Offset, PartitionOffsets};
+pub use startup_mode::StartupMode;
+pub use topic::{TopicId, TopicPartition};

@@ -1,0 +1,99 @@
+//! Records as they travel from a consumer to a sink.
+//!
+//! A [`RecordBatch`] owns the memory its records lie in (at first librdkafka's own messages) and lends views of them, so
+//! that nothing is copied between the network buffer and the sink. Records of one partition that follow each other form a
+//! [`BatchRun`]: state is looked up once per run, not once per record.
+
+use std::{fmt, ops::Range, sync::Arc};
+
+use super::{offset::Offset, topic::TopicPartition};
+
+/// A view of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConsumerRecord<'a> {
+    /// Where the record lies in its partition's log: *not* a position; see [`Offset::after`].
+    pub record_offset: i64,
+    /// Milliseconds since 1970 as the producer or the broker stamped it; `None` if there is no time stamp.
+    pub timestamp_ms: Option<i64>,
+    /// The key, if there is one.
+    pub key: Option<&'a [u8]>,
+    /// The value; `None` is a tombstone.
+    pub value: Option<&'a [u8]>,
+}
+
+/// What owns the records of a batch.
+pub trait RecordSource: Send + Sync {
+    /// The record at `index`, counted over the whole batch.
+    fn record(&self, index: usize) -> ConsumerRecord<'_>;
+}
+
+/// Records of one partition that follow each other in a batch, and the position after them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BatchRun {
+    /// The partition.
+    pub partition: Arc<TopicPartition>,
+    /// Indices of its records; may be empty.
+    pub records: Range<usize>,
+    /// A position that the client reached behind these records (the end of the partition, past transaction markers and
+    /// compacted offsets). Counts once the records before it are written.
+    pub advance_to: Option<Offset>,
+}
+
+/// The records of one poll.
+pub struct RecordBatch {
+    runs: Vec<BatchRun>,
+    source: Box<dyn RecordSource>,
+}
+
+impl RecordBatch {
+    /// Puts a batch together. Indices in `runs` count over `source`.
+    #[must_use]
+    pub fn new(runs: Vec<BatchRun>, source: Box<dyn RecordSource>) -> Self {
+        Self { runs, source }
+    }
+
+    /// The runs in the order in which the client delivered them.
+    #[must_use]
+    pub fn runs(&self) -> &[BatchRun] {
+        &self.runs
+    }
+
+    /// The runs, to be narrowed (records below the expected position are dropped).
+    pub fn runs_mut(&mut self) -> &mut [BatchRun] {
+        &mut self.runs
+    }
+
+    /// How many records the runs hold.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.iter().map(|run| run.records.len()).sum()
+    }
+
+    /// Whether there is no record (there may still be positions to advance to).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.iter().all(|run| run.records.is_empty())
+    }
+
+    /// The record at an index of a run.
+    #[must_use]
+    pub fn record(&self, index: usize) -> ConsumerRecord<'_> {
+        self.source.record(index)
+    }
+
+    /// The records of a run.
+    pub fn records_of<'a>(
+        &'a self,
+        run: &BatchRun,
+    ) -> impl Iterator<Item = ConsumerRecord<'a>> + use<'a> {
+        run.records.clone().map(|index| self.source.record(index))
+    }
+}
+
+impl fmt::Debug for RecordBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordBatch")
+            .field("runs", &self.runs)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,250 @@
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::model::{
+    checkpoint::{CheckpointKind, GroupCommit},
+    health::Health,
+    ids::{CheckpointId, JobName, LeaseEpoch},
+    job::JobSpec,
+    job_state::{DesiredState, JobState},
+    job_status::{CommitCounters, JobFailure, Waiting},
+    resolver::{PlanTotals, Warning},
+    start::PendingStart,
+    startup_mode::StartupMode,
+};
+
+/// A step that makes sense now, as a line to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct NextStep {
+    /// Why one would.
+    pub why: String,
+    /// The whole command.
+    pub curl: String,
+}
+
+/// Lags in offsets; `null` where unknown. Offsets also count transaction markers and compacted records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct JobLag {
+    /// From the live position to the readable end; `null` for a job that does not run.
+    pub position: Option<i64>,
+    /// From the checkpointed position to the readable end: what a restart would read.
+    pub checkpoint: Option<i64>,
+    /// From the group's committed offset to the readable end: what other tools show.
+    pub group: Option<i64>,
+    /// Partitions that the sums could not include.
+    pub unknown_partitions: usize,
+}
+
+/// The newest completed checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LastCheckpoint {
+    /// Its number.
+    pub id: CheckpointId,
+    /// Why it was taken.
+    pub kind: CheckpointKind,
+    /// Always `completed`.
+    pub status: &'static str,
+    /// When it was stored.
+    pub completed_at: DateTime<Utc>,
+    /// When its positions were last found unchanged.
+    pub confirmed_at: DateTime<Utc>,
+    /// Milliseconds since its positions were last known to be right.
+    pub age_ms: i64,
+    /// Its commit to the group.
+    pub group_commit: GroupCommit,
+}
+
+/// Whether the startup mode would be used by a start, and why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ModeEffect {
+    /// The mode of the spec.
+    #[serde(flatten)]
+    pub mode: StartupMode,
+    /// Whether a bare start would use it.
+    pub effective: bool,
+    /// Why not: `checkpoint-exists` or `pending-start`; `null` when it is effective.
+    pub because: Option<&'static str>,
+}
+
+/// Who runs the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Owner {
+    /// The server's instance id.
+    pub instance: String,
+    /// The lease's fencing number.
+    pub epoch: LeaseEpoch,
+}
+
+/// Lines to copy for the things one does to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Commands {
+    /// Where a start would begin.
+    pub start_plan: String,
+    /// Start it.
+    pub start: String,
+    /// Stop it with a last checkpoint.
+    pub stop: String,
+    /// Take a checkpoint.
+    pub trigger_checkpoint: String,
+    /// Compare the offsets.
+    pub offsets: String,
+}
+
+/// One job.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct JobView {
+    /// How it stands, in one sentence.
+    pub summary: String,
+    /// What to do next, if anything.
+    pub next: Vec<NextStep>,
+    /// Its name.
+    pub job: JobName,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Generation that runs; `null` when it does not run.
+    pub running_generation: Option<i64>,
+    /// What was asked for.
+    pub desired_state: DesiredState,
+    /// What it does.
+    pub state: JobState,
+    /// Since when.
+    pub since: DateTime<Utc>,
+    /// The verdict.
+    pub health: Health,
+    /// The lags, and how old they are.
+    pub lag: JobLag,
+    /// Milliseconds since the lags were measured; `null` if never.
+    pub lag_age_ms: Option<i64>,
+    /// The newest completed checkpoint.
+    pub last_checkpoint: Option<LastCheckpoint>,
+    /// The attempt under way, by number.
+    pub checkpoint_in_progress: Option<CheckpointId>,
+    /// Commits to the group since the run began; `null` when it does not run.
+    pub group_commits: Option<CommitCounters>,
+    /// Effective commit mode in Flink's words: `ON_CHECKPOINTS` or `DISABLED`.
+    pub commit_mode: &'static str,
+    /// The startup mode and whether it counts.
+    pub startup_mode: ModeEffect,
+    /// A start asked for ahead of time.
+    pub pending_start: Option<PendingStart>,
+    /// Whether a restart is needed for the spec to count wholly.
+    pub restart_required: bool,
+    /// The members that wait for it.
+    pub pending_fields: Vec<String>,
+    /// Who runs it.
+    pub owner: Option<Owner>,
+    /// What it waits for.
+    pub waiting: Vec<Waiting>,
+    /// Why it gave up.
+    pub failure: Option<JobFailure>,
+    /// Records given to the sink in this run; `null` when it does not run.
+    pub records: Option<u64>,
+    /// Bytes of keys and values given to the sink in this run; `null` when it does not run.
+    pub bytes: Option<u64>,
+    /// Records dropped in this run because the client delivered them twice; `null` when it does not run.
+    pub redelivered: Option<u64>,
+    /// The sink's delivery guarantee, in the words of docs/guarantees.md.
+    pub delivery: &'static str,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+    /// What to know.
+    pub warnings: Vec<Warning>,
+    /// Lines to copy.
+    pub commands: Commands,
+}
+
+/// One job in the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct JobItem {
+    /// How it stands, in one sentence.
+    pub summary: String,
+    /// What to do next, if anything.
+    pub next: Vec<NextStep>,
+    /// Its name.
+    pub job: JobName,
+    /// What was asked for.
+    pub desired_state: DesiredState,
+    /// What it does.
+    pub state: JobState,
+    /// The verdict.
+    pub health: Health,
+    /// The lags.
+    pub lag: JobLag,
+    /// Milliseconds since they were measured; `null` if never.
+    pub lag_age_ms: Option<i64>,
+    /// The newest completed checkpoint.
+    pub last_checkpoint: Option<LastCheckpoint>,
+    /// The sink's type.
+    pub sink: &'static str,
+    /// The Kafka connection.
+    pub connection: String,
+    /// The labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A page of jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct JobList {
+    /// The jobs.
+    pub items: Vec<JobItem>,
+    /// Cursor of the next page: pass it as `after`; `null` on the last one.
+    pub next: Option<String>,
+}
+
+/// What came of a spec that was sent.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct SpecApplied {
+    /// The job.
+    pub job: JobName,
+    /// The generation now in force (also the `ETag`).
+    pub generation: i64,
+    /// Whether anything changed.
+    pub changed: bool,
+    /// `now`, or `next-start` when `pending_fields` is not empty.
+    pub applies: &'static str,
+    /// Members that count from the next start on.
+    pub pending_fields: Vec<String>,
+    /// What to know.
+    pub warnings: Vec<Warning>,
+    /// Whether nothing was stored because the call asked for a dry run.
+    pub dry_run: bool,
+    /// The spec with its defaults filled in.
+    pub spec: JobSpec,
+}
+
+/// The startup mode and what became of a change.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StartupModeView {
+    /// The mode: the spec's, or after `apply: next-start` the one that the next start uses.
+    #[serde(flatten)]
+    pub mode: StartupMode,
+    /// `if-no-state` or `next-start`; `null` when only shown.
+    pub apply: Option<&'static str>,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// Whether the call changed anything; `null` when only shown.
+    pub changed: Option<bool>,
+    /// Whether the next start by an operator uses this mode.
+    pub effective: bool,
+    /// Why not: `checkpoint-exists` or `pending-start`.
+    pub because: Option<&'static str>,
+    /// `next-start` if it is effective.
+    pub takes_effect: Option<&'static str>,
+    /// Whether the job runs now (a change never restarts it).
+    pub job_is_running: bool,
+    /// The checkpoint that the next start sets aside.
+    pub will_set_aside_checkpoint: Option<CheckpointId>,
+    /// What the next start would do; `null` if it could not be worked out or was not asked for.
+    pub estimate: Option<PlanTotals>,
+    /// The start asked for ahead of time, if there is one.
+    pub pending_start: Option<PendingStart>,
+    /// An earlier intent that this one replaced.
+    pub discarded: Option<PendingStart>,
+    /// What to know.
+    pub warnings: Vec<Warning>,
+    /// Whether nothing was stored because the call asked for a dry run.
+    pub dry_run: bool,
+}

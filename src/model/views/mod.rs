@@ -1,0 +1,19 @@
+//! What the API shows. The services build these values, the HTTP layer only writes them as JSON.
+//!
+//! Unknown is `null`, never 0, and each sum says how many partitions it could not include.
+
+mod checkpoint;
+mod job;
+mod offsets;
+mod plan;
+
+pub use checkpoint::{CheckpointList, CheckpointView};
+pub use job::{
+    Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
+    SpecApplied, StartupModeView,
+};
+pub use offsets::{
+    Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
+    PartitionOffsetsView, SourceStatus, SourceView, Sources,
+};
+pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};

@@ -1,0 +1,229 @@
+use chrono::{DateTime, Utc};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::model::{
+    ids::{CheckpointId, JobName},
+    job::Isolation,
+    job_state::JobState,
+    offset::Offset,
+};
+
+use super::NextStep;
+
+/// Where a job stands, partition by partition, running or stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OffsetsView {
+    /// How it stands, in one sentence.
+    pub summary: String,
+    /// What to do next, if anything.
+    pub next: Vec<NextStep>,
+    /// The job.
+    pub job: JobName,
+    /// What it does.
+    pub state: JobState,
+    /// When the view was put together.
+    pub observed_at: DateTime<Utc>,
+    /// Which records the job sees.
+    pub isolation: Isolation,
+    /// The consumer group.
+    pub group_id: String,
+    /// Whether each source of numbers answered.
+    pub sources: Sources,
+    /// Sums.
+    pub totals: OffsetsTotals,
+    /// The partitions, in order.
+    pub partitions: Vec<PartitionOffsetsView>,
+}
+
+/// The four places the numbers come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Sources {
+    /// The running engine.
+    pub live: SourceView,
+    /// The newest completed checkpoint in the store.
+    pub checkpoint: SourceView,
+    /// The consumer group's committed offsets.
+    pub group: SourceView,
+    /// The brokers' ends of the logs.
+    pub brokers: SourceView,
+}
+
+/// Whether a source answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SourceStatus {
+    /// It answered.
+    Ok,
+    /// There is nothing to ask: the job does not run, there is no checkpoint.
+    Absent,
+    /// It did not answer in time.
+    Timeout,
+    /// It cannot be reached.
+    Unreachable,
+    /// It refused.
+    Error,
+}
+
+/// One source of numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct SourceView {
+    /// Whether it answered.
+    pub status: SourceStatus,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// Milliseconds since its numbers were taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<i64>,
+    /// The checkpoint's number (source `checkpoint`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<CheckpointId>,
+    /// When the checkpoint completed (source `checkpoint`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed_at: Option<DateTime<Utc>>,
+    /// Live members of the group (source `group`); handover itself is never one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<usize>,
+    /// Partitions without an answer (source `brokers`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered_partitions: Option<usize>,
+}
+
+impl SourceView {
+    /// A source of this status, with nothing more to say.
+    #[must_use]
+    pub fn new(status: SourceStatus) -> Self {
+        Self {
+            status,
+            because: None,
+            age_ms: None,
+            id: None,
+            completed_at: None,
+            members: None,
+            unanswered_partitions: None,
+        }
+    }
+}
+
+/// Sums over the partitions whose numbers are known.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct OffsetsTotals {
+    /// How many partitions there are.
+    pub partitions: usize,
+    /// How many of them the sums could not include.
+    pub unknown_partitions: usize,
+    /// From the live positions to the readable ends.
+    pub position_lag: Option<i64>,
+    /// From the checkpointed positions to the readable ends.
+    pub checkpoint_lag: Option<i64>,
+    /// From the group's offsets to the readable ends.
+    pub group_lag: Option<i64>,
+    /// From the group's offsets to the checkpointed positions; negative where the group is ahead.
+    pub group_behind_checkpoint: Option<i64>,
+}
+
+/// One partition.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PartitionOffsetsView {
+    /// Its topic.
+    pub topic: String,
+    /// Its number.
+    pub partition: i32,
+    /// The broker that leads it.
+    pub leader: Option<i32>,
+    /// The subtask that reads it (or would, by the owner rule).
+    pub subtask: u32,
+    /// First offset of the log.
+    pub earliest: Option<Offset>,
+    /// End of what `read_committed` may see.
+    pub last_stable: Option<Offset>,
+    /// End of the log.
+    pub latest: Option<Offset>,
+    /// Up to where this job can read: `last_stable` or `latest`, by its isolation. Lags are measured to it.
+    pub readable_end: Option<Offset>,
+    /// The live position: next record to read.
+    pub position: Option<Offset>,
+    /// The position in the newest completed checkpoint.
+    pub checkpointed: Option<Offset>,
+    /// The group's committed offset.
+    pub group_committed: Option<Offset>,
+    /// The lags.
+    pub lag: PartitionLag,
+    /// How the group's offset differs from the checkpoint's.
+    pub divergence: Divergence,
+    /// What is notable.
+    pub flags: Vec<Flag>,
+}
+
+/// Lags in offsets; never negative, `null` where unknown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PartitionLag {
+    /// From the live position.
+    pub position: Option<i64>,
+    /// From the checkpointed position.
+    pub checkpoint: Option<i64>,
+    /// From the group's offset.
+    pub group: Option<i64>,
+}
+
+/// How the group's committed offset differs from the checkpoint's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Divergence {
+    /// `checkpointed - group_committed`: positive is harmless, negative means something else moved the group.
+    pub group_behind_checkpoint: Option<i64>,
+    /// Where the difference comes from.
+    pub cause: DivergenceCause,
+    /// The note that stands beside the group's offset, as text.
+    pub group_note: Option<String>,
+    /// The checkpoint that the note names, if it is this job's.
+    pub group_checkpoint: Option<CheckpointId>,
+}
+
+/// Where a difference between group and checkpoint comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DivergenceCause {
+    /// There is none.
+    None,
+    /// The newest checkpoint's commit is not answered yet.
+    CommitPending,
+    /// The newest commits failed.
+    CommitFailed,
+    /// The job does not commit.
+    CommitOff,
+    /// A start moved the job; the group follows at the next commit.
+    AfterReset,
+    /// Something else committed to the group: the note is not this job's.
+    ExternalCommit,
+    /// The group has no offset: never committed, or expired.
+    GroupMissing,
+    /// There is no checkpoint to compare with.
+    NoCheckpoint,
+    /// One of the two numbers could not be read.
+    Unknown,
+}
+
+/// What is notable about a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flag {
+    /// The log goes on behind the last stable offset: a transaction is open.
+    HeldByTransaction,
+    /// The checkpointed position lies before the log's beginning.
+    BelowEarliest,
+    /// The checkpointed position lies beyond the log's end.
+    BeyondLatest,
+    /// The topic has another id than the checkpoint says.
+    TopicRecreated,
+    /// The checkpoint does not hold it.
+    NewSinceCheckpoint,
+    /// The checkpoint holds it, the spec does not read it.
+    NotSubscribedNow,
+    /// It has no leader.
+    NoLeader,
+    /// The group's offset is ahead of the checkpoint.
+    GroupAhead,
+    /// The numbers were taken at different moments; a lag below zero is shown as 0.
+    Skewed,
+}

@@ -1,0 +1,92 @@
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::model::{
+    checkpoint::{CheckpointFailure, CheckpointPhases, GroupCommit},
+    ids::{CheckpointId, JobName, PlanId},
+    operation::Operation,
+    resolver::{PlanTotals, ResolvedStart, StartBasis},
+};
+
+use super::{ModeEffect, NextStep};
+
+/// Where a start would begin, partition by partition, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StartPlanView {
+    /// The job.
+    pub job: JobName,
+    /// Generation of the spec it was made from.
+    pub generation: i64,
+    /// Pass it to a start as `plan`: the start uses exactly these numbers or fails with `plan-stale`. `null` while there
+    /// are blockers or the store could not keep it.
+    pub plan: Option<PlanId>,
+    /// Until when the plan is kept.
+    pub valid_until: Option<DateTime<Utc>>,
+    /// The startup mode and whether it counts.
+    pub startup_mode: ModeEffect,
+    /// What to do next.
+    pub next: Vec<NextStep>,
+    /// The decision.
+    #[serde(flatten)]
+    pub resolved: ResolvedStart,
+}
+
+/// What a start did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StartReport {
+    /// What it rested on.
+    pub basis: StartBasis,
+    /// The checkpoint it resumed from or set aside.
+    pub checkpoint: Option<CheckpointId>,
+    /// The `start` checkpoint that holds the positions it began at; `null` for a job that was running already.
+    pub bootstrap_checkpoint: Option<CheckpointId>,
+    /// How many partitions.
+    pub partitions: usize,
+    /// One sentence.
+    pub summary: String,
+    /// The sums of its plan.
+    #[serde(flatten)]
+    pub totals: PlanTotals,
+}
+
+/// What a stop did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StopReport {
+    /// The last checkpoint; `null` if none was taken or the job was stopped already.
+    pub checkpoint: Option<CheckpointReport>,
+    /// Offsets between the last live positions and the readable ends; `null` if unknown.
+    pub position_lag: Option<i64>,
+    /// Records that were given to the sink and will be read again; `null` if unknown.
+    pub will_replay: Option<i64>,
+    /// From where a start would go on.
+    pub resume_from: String,
+    /// How a writer of the dead run is kept out: `none` for sinks without a fence.
+    pub fence: String,
+}
+
+/// What became of a checkpoint that somebody waited for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CheckpointReport {
+    /// Its number.
+    pub id: CheckpointId,
+    /// `completed` or `failed`.
+    pub status: String,
+    /// When it was stored.
+    pub completed_at: Option<DateTime<Utc>>,
+    /// Its commit to the group.
+    pub group_commit: GroupCommit,
+    /// What the phases took.
+    pub phases: CheckpointPhases,
+    /// Why it failed.
+    pub failure: Option<CheckpointFailure>,
+}
+
+/// A page of operations, newest first.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct OperationList {
+    /// The operations.
+    pub items: Vec<Operation>,
+    /// Cursor of the next page: pass it as `after`; `null` on the last one.
+    pub next: Option<String>,
+}

@@ -1,0 +1,167 @@
+// /ui/jobs/{job}: one job. First what is going on and what to do next, then the numbers that prove it.
+
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef } from 'preact/hooks';
+import { get, paths, type JobView, type OffsetsView, type Reason, type StartupMode } from './api';
+import { utc } from './format';
+import { Frame } from './frame';
+import { Offsets } from './offsets';
+import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
+import { hasMoved } from './route';
+import { toneOfHealth, toneOfOutcome, toneOfState } from './tone';
+import { usePoll } from './use-poll';
+
+export function JobPage({ job }: { job: string }) {
+  const view = usePoll(`job ${job}`, (signal) => get<JobView>(paths.job(job), signal));
+  const offsets = usePoll(`offsets ${job}`, (signal) => get<OffsetsView>(paths.offsets(job), signal));
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => {
+    if (hasMoved()) heading.current?.focus({ preventScroll: true });
+  }, []);
+
+  const body = view.body;
+  // A job that was deleted is not a stale job: its last numbers would only mislead.
+  const gone = view.fault?.problem?.status === 404;
+  const title = body === null || gone ? job : `${job} ${body.state}`;
+  return (
+    <Frame title={title} crumb={job} snapshots={gone ? [] : [view, offsets]}>
+      <div class="head">
+        <h1 ref={heading} tabIndex={-1}>{job}</h1>
+        {body !== null && !gone && (
+          <p class="verdict">
+            <span data-field="state"><Word tone={toneOfState(body.state)}>{body.state}</Word></span>
+            <span data-field="health"><span class="muted">health</span> <Word tone={toneOfHealth(body.health.status)}>{body.health.status}</Word></span>
+          </p>
+        )}
+      </div>
+      {view.fault !== null && (body === null || gone) && <Trouble fault={view.fault} path={paths.job(job)} />}
+      {body !== null && !gone && <Job view={body} at={view.at} />}
+      {!gone && offsets.body !== null && <Offsets view={offsets.body} at={offsets.at} />}
+      {!gone && offsets.body === null && offsets.fault !== null && (
+        <Trouble fault={offsets.fault} path={paths.offsets(job)} />
+      )}
+      {!gone && (
+        <div class="curls">
+          <AsCurl path={paths.job(job)} what="This job" />
+          <AsCurl path={paths.offsets(job)} what="Its offsets" />
+        </div>
+      )}
+    </Frame>
+  );
+}
+
+function Job({ view, at }: { view: JobView; at: number | null }) {
+  return (
+    <div class="answer">
+      <section class="panel story" aria-label="What is going on">
+        {view.summary !== undefined && <p class="summary">{view.summary}</p>}
+        <Reasons view={view} />
+        <Next steps={view.next} />
+      </section>
+      <Facts view={view} at={at} />
+    </div>
+  );
+}
+
+function Reasons({ view }: { view: JobView }) {
+  const failure = view.failure ?? null;
+  const record = failure?.record ?? null;
+  const reasons = view.health.reasons ?? [];
+  const warnings = view.warnings ?? [];
+  if (failure === null && reasons.length === 0 && warnings.length === 0) return null;
+  return (
+    <ul class="reasons">
+      {failure !== null && (
+        <li>
+          <Word tone="bad"><code>{failure.code}</code></Word>
+          <span>
+            {failure.summary ?? ''}
+            {record !== null && <> (topic {record.topic}, partition {record.partition}, offset <Num value={record.offset} />)</>}
+          </span>
+        </li>
+      )}
+      {reasons.map((reason) => <ReasonLine key={`r ${reason.code}`} reason={reason} bad={toneOfHealth(view.health.status) === 'bad'} />)}
+      {warnings.map((reason) => <ReasonLine key={`w ${reason.code}`} reason={reason} bad={false} />)}
+    </ul>
+  );
+}
+
+function ReasonLine({ reason, bad }: { reason: Reason; bad: boolean }) {
+  // The runbook page of the code is served by the same binary; only a path of this server becomes a link.
+  const problem = reason.problem?.startsWith('/') === true ? reason.problem : null;
+  return (
+    <li>
+      <Word tone={bad ? 'bad' : 'warn'}>
+        {problem === null ? <code>{reason.code}</code> : <a href={problem}><code>{reason.code}</code></a>}
+      </Word>
+      <span>{reason.summary ?? ''}</span>
+    </li>
+  );
+}
+
+function Facts({ view, at }: { view: JobView; at: number | null }) {
+  const lag = view.lag ?? null;
+  const unknown = lag?.unknown_partitions;
+  const checkpoint = view.last_checkpoint ?? null;
+  const commit = checkpoint?.group_commit ?? null;
+  const pending = view.pending_fields ?? [];
+  return (
+    <section class="panel facts" aria-label="Facts">
+      <div class="lags" role="group" aria-label="Lags in offsets">
+        <Lag name="position lag"><Sum value={lag?.position} unknown={unknown} /></Lag>
+        <Lag name="checkpoint lag"><Sum value={lag?.checkpoint} unknown={unknown} /></Lag>
+        <Lag name="group lag"><Sum value={lag?.group} unknown={unknown} /></Lag>
+      </div>
+      <dl>
+        <Fact name="last checkpoint">
+          {checkpoint === null ? <span class="unknown">none yet</span> : (
+            <>
+              <Word tone={toneOfOutcome(checkpoint.status)}>#{checkpoint.id} {label(checkpoint.status)}</Word>
+              <span class="muted"> {checkpoint.kind}</span>
+              <div><Age ms={checkpoint.age_ms} at={at} instant={checkpoint.completed_at} /></div>
+              <div class="muted">{utc(checkpoint.completed_at)}</div>
+            </>
+          )}
+        </Fact>
+        {commit !== null && (
+          <Fact name="group commit">
+            <Word tone={toneOfOutcome(commit.status)}>{label(commit.status)}</Word>
+            {(commit.error ?? '') !== '' && <div>{commit.error}</div>}
+          </Fact>
+        )}
+        {view.startup_mode !== null && view.startup_mode !== undefined && (
+          <Fact name="startup mode"><Startup mode={view.startup_mode} /></Fact>
+        )}
+        {unknown !== undefined && (
+          <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
+        )}
+        {view.since !== null && view.since !== undefined && <Fact name={`${view.state} since`}>{utc(view.since) ?? view.since}</Fact>}
+        {view.desired_state !== undefined && view.desired_state !== view.state && <Fact name="desired state">{view.desired_state}</Fact>}
+        {view.restart_required === true && (
+          <Fact name="restart required">
+            <Word tone="warn">{pending.length === 0 ? 'the spec has changed' : pending.join(', ')}</Word>
+          </Fact>
+        )}
+      </dl>
+    </section>
+  );
+}
+
+function Lag({ name, children }: { name: string; children: ComponentChildren }) {
+  return <div><div class="name">{name}</div><div class="value">{children}</div></div>;
+}
+
+function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+  return <div><dt>{name}</dt><dd>{children}</dd></div>;
+}
+
+function Startup({ mode }: { mode: StartupMode }) {
+  const at = utc(mode.timestamp);
+  return (
+    <>
+      {mode.mode} {at !== null && <span class="whole">{at}</span>}
+      {mode.effective === false && <div class="muted">not effective{(mode.because ?? '') === '' ? '' : `: ${label(mode.because ?? '')}`}</div>}
+      {mode.effective === true && <div class="muted">effective{(mode.because ?? '') === '' ? '' : `: ${label(mode.because ?? '')}`}</div>}
+    </>
+  );
+}
