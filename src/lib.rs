@@ -4,5 +4,6 @@
 
 pub mod config;
 pub mod engine;
+pub mod kafka;
 pub mod model;
 pub mod telemetry;

@@ -287,7 +287,7 @@ impl AdminClient {
                         list.as_ptr(),
                         options.as_ptr(),
                         queue.as_ptr(),
-                    )
+                    );
                 };
             },
         )?;
@@ -347,7 +347,7 @@ impl AdminClient {
                         topics.0,
                         options.as_ptr(),
                         queue.as_ptr(),
-                    )
+                    );
                 };
             },
         )?;

@@ -206,10 +206,13 @@ impl Native {
 
     /// The error of a call that got no answer.
     pub(crate) fn deadline(&self, operation: &'static str, waited: Duration) -> CallError {
+        // While brokers are away librdkafka tries again, and fails again, at least each ten seconds.
+        let recent = waited.saturating_add(Duration::from_secs(30));
+        let last_error = self.last_error().filter(|last| last.at.elapsed() <= recent);
         CallError::Deadline {
             operation,
             waited,
-            last_error: self.last_error(),
+            last_error,
         }
     }
 }
@@ -411,12 +414,14 @@ unsafe fn client_error(
     code: ErrorCode,
     reason: Option<String>,
 ) -> ClientError {
+    let at = Instant::now();
     let fatal = code == ErrorCode::FATAL;
     let reason = reason.unwrap_or_else(|| code.text());
     if !fatal {
         return ClientError {
             error: KafkaError { code, text: reason },
             fatal,
+            at,
         };
     }
     let mut buffer: [c_char; 512] = [0; 512];
@@ -430,6 +435,7 @@ unsafe fn client_error(
     ClientError {
         error: KafkaError { code, text },
         fatal,
+        at,
     }
 }
 

@@ -1,6 +1,11 @@
 //! A consumer that is told what to read: assigned at absolute offsets, read in batches, committed with a deadline.
 
-use std::{ffi::c_int, ptr, sync::Arc, time::Duration};
+use std::{
+    ffi::c_int,
+    ptr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use rdkafka::config::ClientConfig;
 use rdkafka_sys as sys;
@@ -57,6 +62,8 @@ pub struct CommitResult {
 /// It may be shared; all calls block. Dropping it does not block: the native client is destroyed on a thread of its own
 /// once the last [`MessageBatch`] is gone. [`Self::close`] waits for that, up to a deadline.
 pub struct BatchConsumer {
+    /// Where the answer to a commit that ran into its deadline will come. Before `client`, which must outlive it.
+    unanswered: Mutex<Option<Queue>>,
     client: Arc<Native>,
     queue: ptr::NonNull<sys::rd_kafka_queue_t>,
 }
@@ -79,7 +86,11 @@ impl BatchConsumer {
         let queue = client.consumer_queue().ok_or_else(|| {
             CreateError::Client("the client has no consumer queue; is `group.id` set?".to_owned())
         })?;
-        Ok(Self { client, queue })
+        Ok(Self {
+            unanswered: Mutex::new(None),
+            client,
+            queue,
+        })
     }
 
     /// Adds partitions to those that are read, each from its absolute offset. Others are not disturbed.
@@ -223,9 +234,10 @@ impl BatchConsumer {
 
     /// Stores offsets for the group and waits for the answer up to `deadline`.
     ///
-    /// One answer per partition, in the order asked. An answer that comes too late is thrown away, and its outcome is
-    /// unknown: the commit may still happen. librdkafka keeps a commit without a coordinator for `session.timeout.ms` and
-    /// holds up new assignments while one is under way.
+    /// One answer per partition, in the order asked. After a missed deadline the outcome is unknown: librdkafka keeps a
+    /// commit for as long as the coordinator is away and sends it when it is back. Such a commit is waited for before the
+    /// next is sent, so there is never more than one under way; while there is one, new assignments are held up and
+    /// closing takes as long as the coordinator is away.
     ///
     /// # Errors
     /// A negative offset; no answer in time; an error of the whole commit.
@@ -249,7 +261,19 @@ impl BatchConsumer {
                 offset.metadata,
             )?;
         }
-        // SAFETY: our client outlives the queue, a local.
+        let mut unanswered = self
+            .unanswered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = unanswered.take()
+            && earlier
+                .wait(sys::RD_KAFKA_EVENT_OFFSET_COMMIT, until)
+                .is_none()
+        {
+            *unanswered = Some(earlier);
+            return Err(self.client.deadline(COMMIT, deadline));
+        }
+        // SAFETY: our client outlives the queue: a local, or a field that is dropped before the client.
         let queue = unsafe { Queue::new(self.client.rk()) };
         // SAFETY: a live client, list (copied by the call) and queue. No callback and no opaque: nothing of ours can be
         // touched by a late answer.
@@ -266,9 +290,11 @@ impl BatchConsumer {
             operation: COMMIT,
             error,
         })?;
-        let event = queue
-            .wait(sys::RD_KAFKA_EVENT_OFFSET_COMMIT, until)
-            .ok_or_else(|| self.client.deadline(COMMIT, deadline))?;
+        let Some(event) = queue.wait(sys::RD_KAFKA_EVENT_OFFSET_COMMIT, until) else {
+            *unanswered = Some(queue);
+            return Err(self.client.deadline(COMMIT, deadline));
+        };
+        drop(unanswered);
         // SAFETY: a live commit event owns the list that is copied here.
         let answered = unsafe {
             ffi::read_partitions(sys::rd_kafka_event_topic_partition_list(event.as_ptr()))

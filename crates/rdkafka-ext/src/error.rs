@@ -3,7 +3,10 @@
 //! The code is kept as the number that arrived: a broker newer than the linked library sends codes that the library has
 //! no name for, and those must stay distinguishable.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use crate::ffi;
 
@@ -58,7 +61,7 @@ impl ErrorCode {
     pub const TRANSPORT: Self = Self(-195);
     /// librdkafka: the broker's name cannot be resolved.
     pub const RESOLVE: Self = Self(-193);
-    /// librdkafka: no message where one should be; see [`Self::PARTIAL`] for answers.
+    /// librdkafka: the topic does not exist.
     pub const UNKNOWN_TOPIC: Self = Self(-188);
     /// librdkafka: the partition does not exist.
     pub const UNKNOWN_PARTITION: Self = Self(-190);
@@ -70,6 +73,8 @@ impl ErrorCode {
     pub const NO_OFFSET: Self = Self(-168);
     /// librdkafka: the answer left out what was asked for.
     pub const PARTIAL: Self = Self(-158);
+    /// librdkafka: the log was cut and written anew behind the position.
+    pub const LOG_TRUNCATION: Self = Self(-139);
     /// librdkafka: the client cannot go on at all.
     pub const FATAL: Self = Self(-150);
 
@@ -137,6 +142,8 @@ pub struct ClientError {
     pub error: KafkaError,
     /// True if the client can do nothing more and must be made anew; the code is then the original one.
     pub fatal: bool,
+    /// When it was heard.
+    pub at: Instant,
 }
 
 /// A client could not be made. Neither text contains the value of a property, which may be a secret.
@@ -165,7 +172,8 @@ pub enum CallError {
         operation: &'static str,
         /// The deadline given.
         waited: Duration,
-        /// The newest error of the client as a whole, the likely cause.
+        /// The newest error of the client as a whole, the likely cause; none if it is older than half a minute before
+        /// the call.
         last_error: Option<ClientError>,
     },
     /// The broker or librdkafka said no.

@@ -221,7 +221,7 @@ impl PartitionList {
                     metadata.as_ptr(),
                     element.metadata.cast::<u8>(),
                     metadata.len(),
-                )
+                );
             };
             element.metadata_size = metadata.len();
         }
@@ -298,6 +298,9 @@ pub(crate) unsafe fn read_partition(
 /// An answer that comes after the queue was dropped is thrown away by librdkafka, which keeps a disabled queue alive for
 /// as long as an operation refers to it.
 pub(crate) struct Queue(NonNull<sys::rd_kafka_queue_t>);
+
+// SAFETY: librdkafka's queues may be used from any thread.
+unsafe impl Send for Queue {}
 
 impl Queue {
     /// A new queue of a client.

@@ -2,6 +2,12 @@
 //!
 //! What the mock answers differently from a real broker (topic ids, timestamps, groups) is tested on a real one elsewhere.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests, which fail by panicking"
+)]
+
 use std::{
     sync::{Arc, Mutex, mpsc},
     thread,
@@ -341,7 +347,7 @@ fn collect_offsets(batch: &MessageBatch, offsets: &mut [Vec<i64>; 2]) {
     for run in batch.runs() {
         if let Run::Records(run) = run {
             offsets[usize::try_from(run.partition()).unwrap()]
-                .extend(run.records().map(|record| record.offset()));
+                .extend(run.records().map(rdkafka_ext::RecordView::offset));
         }
     }
 }
@@ -357,18 +363,15 @@ fn an_offset_out_of_range_is_an_error_and_never_a_jump() {
     );
     let consumer = consumer(&cluster);
     consumer.assign(&[at("orders", 0, 1_000)]).unwrap();
-    consume_until(&consumer, 10, |batch| {
-        for run in batch.runs() {
-            match run {
-                Run::Error(error) => {
-                    assert_eq!(error.error.code, ErrorCode::AUTO_OFFSET_RESET, "{error:?}");
-                    assert_eq!((error.topic, error.partition), (Some("orders"), Some(0)));
-                    return true;
-                }
-                other => panic!("{other:?}"),
-            }
+    consume_until(&consumer, 10, |batch| match batch.runs().next() {
+        None => false,
+        Some(Run::Error(error)) => {
+            assert_eq!(error.error.code, ErrorCode::AUTO_OFFSET_RESET, "{error:?}");
+            assert_eq!((error.topic, error.partition), (Some("orders"), Some(0)));
+            assert_eq!(error.offset, Some(1_000));
+            true
         }
-        false
+        Some(other) => panic!("{other:?}"),
     });
 }
 
@@ -490,20 +493,29 @@ fn closing_needs_no_broker() {
     consumer.assign(&[at("orders", 0, 0)]).unwrap();
     consume_until(&consumer, 10, |batch| !batch.is_empty());
     cluster.broker_down(1).unwrap();
+    consumer.close(PATIENCE).unwrap();
+}
+
+#[test]
+fn closing_under_an_unanswered_commit_ends_when_the_broker_is_back() {
+    let cluster = cluster("orders", 1);
+    let consumer = consumer(&cluster);
     let commit = CommitOffset {
         topic: "orders",
         partition: 0,
         next_offset: 1,
         metadata: "",
     };
-    assert!(
-        consumer
-            .commit(&[commit], Duration::from_millis(200))
-            .is_err()
-    );
-    let before = Instant::now();
-    consumer.close(Duration::from_secs(120)).unwrap();
-    println!("closed after {:?}", before.elapsed());
+    consumer.commit(&[commit], PATIENCE).unwrap();
+    cluster.broker_down(1).unwrap();
+    consumer
+        .commit(&[commit], Duration::from_millis(200))
+        .unwrap_err();
+    let (closed, closing) = mpsc::channel();
+    thread::spawn(move || closed.send(consumer.close(PATIENCE)));
+    assert!(closing.recv_timeout(Duration::from_millis(500)).is_err());
+    cluster.broker_up(1).unwrap();
+    closing.recv_timeout(PATIENCE).unwrap().unwrap();
 }
 
 #[test]
