@@ -18,6 +18,25 @@ pub struct KafkaConnection {
     pub bootstrap_servers: String,
     /// Further client properties under librdkafka's names, checked.
     pub properties: BTreeMap<String, PropertyValue>,
+    /// The operator's word that debug output and an unverified broker are meant.
+    pub insecure: bool,
+}
+
+impl KafkaConnection {
+    /// All properties as the client gets them: with the bootstrap servers, and secrets filled in.
+    #[must_use]
+    pub fn client_properties(&self) -> BTreeMap<String, String> {
+        let mut properties: BTreeMap<String, String> = self
+            .properties
+            .iter()
+            .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+            .collect();
+        properties.insert(
+            "bootstrap.servers".to_owned(),
+            self.bootstrap_servers.clone(),
+        );
+        properties
+    }
 }
 
 /// The value of a client property.
@@ -55,23 +74,20 @@ impl fmt::Display for PropertyValue {
     }
 }
 
-/// How a client property may be given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PropertyClass {
-    /// As text in the file, or by reference.
-    Plain,
-    /// By reference only.
-    Secret,
+/// What the client library's adapter knows about client properties; it has the library's own table of them.
+#[derive(Clone, Copy)]
+pub struct PropertyRules {
+    /// Whether a property may only be given by reference.
+    pub is_secret: fn(&str) -> bool,
+    /// Judges a whole connection: its name, its properties with the bootstrap servers and secrets filled in, and whether
+    /// it says `insecure = true`. Answers each faulty property and what is wrong with it.
+    pub check: fn(&str, &BTreeMap<String, String>, bool) -> Vec<(String, String)>,
 }
-
-/// Judges one client property of a connection: its class, or why it is refused. Lives with the client library's adapter,
-/// which knows the library's own table of properties; gets the value too, and must not repeat a secret one.
-pub type PropertyRules<'a> = &'a dyn Fn(&str, &str) -> Result<PropertyClass, String>;
 
 /// Reads all connections; faults go to the reading.
 pub(super) fn read_connections(
     reading: &mut Reading<'_>,
-    rules: PropertyRules<'_>,
+    rules: PropertyRules,
 ) -> BTreeMap<String, KafkaConnection> {
     let mut connections = BTreeMap::new();
     let Some(value) = reading.file.get("connections").cloned() else {
@@ -109,9 +125,9 @@ fn read_connection(
     reading: &mut Reading<'_>,
     key: &str,
     table: &toml::Table,
-    rules: PropertyRules<'_>,
+    rules: PropertyRules,
 ) -> Option<KafkaConnection> {
-    const KNOWN: [&str; 3] = ["type", "bootstrap_servers", "properties"];
+    const KNOWN: [&str; 4] = ["type", "bootstrap_servers", "properties", "insecure"];
     let origin = reading.file_origin.clone();
     match table.get("type") {
         Some(toml::Value::String(kind)) if kind == "kafka" => {}
@@ -146,7 +162,17 @@ fn read_connection(
     let bootstrap_servers = bootstrap_servers
         .map_err(|message| reading.fault(&servers_key, message, origin.clone()))
         .ok();
+    let insecure = match table.get("insecure") {
+        None => false,
+        Some(toml::Value::Boolean(insecure)) => *insecure,
+        Some(_) => {
+            let message = "must be true or false, without quotes".to_owned();
+            reading.fault(&format!("{key}.insecure"), message, origin.clone());
+            false
+        }
+    };
     let mut properties = BTreeMap::new();
+    let faults_before = reading.faults.len();
     match table.get("properties") {
         None => {}
         Some(toml::Value::Table(table)) => {
@@ -164,10 +190,44 @@ fn read_connection(
             reading.fault(&format!("{key}.properties"), message, origin);
         }
     }
-    Some(KafkaConnection {
-        bootstrap_servers: bootstrap_servers?,
+    let complete = reading.faults.len() == faults_before;
+    let readable = bootstrap_servers.is_some();
+    let connection = KafkaConnection {
+        // In place of one that is faulty, so that the properties are looked at all the same.
+        bootstrap_servers: bootstrap_servers.unwrap_or_else(|| "localhost:9092".to_owned()),
         properties,
-    })
+        insecure,
+    };
+    check_properties(reading, key, &connection, complete, rules);
+    readable.then_some(connection)
+}
+
+/// Has the client's own rules look at the properties. What they say about one that could not be read was said already.
+fn check_properties(
+    reading: &mut Reading<'_>,
+    key: &str,
+    connection: &KafkaConnection,
+    complete: bool,
+    rules: PropertyRules,
+) {
+    let name = key.rsplit('.').next().unwrap_or(key);
+    let faults = (rules.check)(name, &connection.client_properties(), connection.insecure);
+    for (property, message) in faults {
+        let origin = reading.file_origin.clone();
+        if property == "bootstrap.servers" {
+            reading.fault(&format!("{key}.bootstrap_servers"), message, origin);
+            continue;
+        }
+        // A client that complains about a combination must not quote a secret.
+        let message = match connection.properties.get(&property) {
+            Some(PropertyValue::Secret { value, .. }) => message.replace(value.expose(), "***"),
+            Some(PropertyValue::Literal(_)) => message,
+            // It complains that something is missing, which may be what could not be read.
+            None if complete => message,
+            None => continue,
+        };
+        reading.fault(&format!("{key}.properties.\"{property}\""), message, origin);
+    }
 }
 
 fn check_servers(servers: &str) -> Result<String, String> {
@@ -190,16 +250,20 @@ fn read_properties(
     key: &str,
     prefix: &str,
     table: &toml::Table,
-    rules: PropertyRules<'_>,
+    rules: PropertyRules,
     properties: &mut BTreeMap<String, PropertyValue>,
 ) {
     for (part, value) in table {
         let name = format!("{prefix}{part}");
+        if name == "bootstrap.servers" {
+            let message = "stands beside the properties: write bootstrap_servers".to_owned();
+            let origin = reading.file_origin.clone();
+            reading.fault(&format!("{key}.\"{name}\""), message, origin);
+            continue;
+        }
         let read = match value {
             toml::Value::Table(inner) => match SecretReference::read(inner) {
-                Some(reference) => {
-                    reference.and_then(|reference| by_reference(reading, &name, reference, rules))
-                }
+                Some(reference) => reference.and_then(|reference| by_reference(reading, reference)),
                 None => {
                     read_properties(reading, key, &format!("{name}."), inner, rules, properties);
                     continue;
@@ -225,23 +289,20 @@ fn read_properties(
     }
 }
 
-fn literal(name: &str, text: String, rules: PropertyRules<'_>) -> Result<PropertyValue, String> {
-    match rules(name, &text)? {
-        PropertyClass::Plain => Ok(PropertyValue::Literal(text)),
-        PropertyClass::Secret => Err(
+fn literal(name: &str, text: String, rules: PropertyRules) -> Result<PropertyValue, String> {
+    if (rules.is_secret)(name) {
+        return Err(
             "is a secret and must not stand in the file: write { env = \"NAME\" } or { file = \"/path\" }"
                 .to_owned(),
-        ),
+        );
     }
+    Ok(PropertyValue::Literal(text))
 }
 
 fn by_reference(
     reading: &Reading<'_>,
-    name: &str,
     reference: SecretReference,
-    rules: PropertyRules<'_>,
 ) -> Result<PropertyValue, String> {
     let value = reference.resolve(&|variable| reading.variable(variable))?;
-    rules(name, value.expose())?;
     Ok(PropertyValue::Secret { reference, value })
 }

@@ -38,6 +38,9 @@ impl fmt::Display for Config {
                 f,
                 "\n[connections.{name}]\ntype = \"kafka\"\nbootstrap_servers = {servers}"
             )?;
+            if connection.insecure {
+                writeln!(f, "insecure = true")?;
+            }
             if !connection.properties.is_empty() {
                 writeln!(f, "\n[connections.{name}.properties]")?;
             }

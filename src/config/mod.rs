@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-pub use connection::{KafkaConnection, PropertyClass, PropertyRules, PropertyValue};
+pub use connection::{KafkaConnection, PropertyRules, PropertyValue};
 pub use fault::{ConfigFault, InvalidConfig, Origin};
 pub use secret::{Secret, SecretReference, StoreUrl};
 use setting::Setting;
@@ -119,11 +119,25 @@ pub struct MetricsConfig {
 }
 
 impl Config {
+    /// Reads how to log, for what has to be said before the rest is known; faults are found again by [`Config::load`].
+    ///
+    /// # Errors
+    /// The faults of `[log]`.
+    pub fn load_log(sources: &Sources) -> Result<LogConfig, InvalidConfig> {
+        let mut reading = Reading::open(sources);
+        let log = read_log(&mut reading);
+        if reading.faults.is_empty() {
+            Ok(log)
+        } else {
+            Err(InvalidConfig(reading.faults))
+        }
+    }
+
     /// Reads and checks everything.
     ///
     /// # Errors
     /// All faults at once.
-    pub fn load(sources: &Sources, rules: PropertyRules<'_>) -> Result<Self, InvalidConfig> {
+    pub fn load(sources: &Sources, rules: PropertyRules) -> Result<Self, InvalidConfig> {
         let mut reading = Reading::open(sources);
         if !reading.faults.is_empty() {
             // What an unreadable file would have said is not known, so nothing else can be judged.

@@ -2,15 +2,11 @@ use std::fs;
 
 use super::*;
 
-/// Rules like those of the Kafka adapter, in small.
-fn rules(name: &str, value: &str) -> Result<PropertyClass, String> {
-    match name {
-        "sasl.password" => Ok(PropertyClass::Secret),
-        "security.protocol" if value == "CARRIER_PIGEON" => Err("is no protocol".to_owned()),
-        "security.protocol" | "ssl.ca.location" | "socket.timeout.ms" => Ok(PropertyClass::Plain),
-        _ => Err("is not on the list of properties that may be set".to_owned()),
-    }
-}
+/// The rules that count.
+const RULES: PropertyRules = PropertyRules {
+    is_secret: crate::kafka::client_config::is_secret,
+    check: crate::kafka::client_config::check_connection,
+};
 
 fn sources(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Sources {
     let owned = |pairs: &[(&str, &str)]| {
@@ -30,7 +26,7 @@ fn sources(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> 
 }
 
 fn load(sources: &Sources) -> Result<Config, InvalidConfig> {
-    Config::load(sources, &rules)
+    Config::load(sources, RULES)
 }
 
 const URL: (&str, &str) = ("HANDOVER_STORE_URL", "postgres://u:hush@localhost/d");
@@ -106,6 +102,7 @@ fn every_fault_is_reported_at_once_with_key_remedy_and_source() {
         bootstrap_server = "broker:9092"
         [connections.main.properties]
         security.protocol = "CARRIER_PIGEON"
+        enable.ssl.certificate.verification = false
         sasl.password = "hush-literal"
         plugin.library.paths = "x.so"
         ssl.ca.location = { env = "UNSET" }
@@ -252,13 +249,7 @@ fn the_example_file_is_a_whole_configuration() {
         ("KAFKA_USER", "u"),
         ("KAFKA_PASSWORD", "hush"),
     ];
-    let config = Config::load(&sources(text, &environment, &[]), &|name, _| {
-        Ok(if name == "sasl.password" {
-            PropertyClass::Secret
-        } else {
-            PropertyClass::Plain
-        })
-    });
+    let config = load(&sources(text, &environment, &[]));
     assert_eq!(config.map(|config| config.connections.len()), Ok(2));
     for setting in setting::SETTINGS {
         let line = format!("\n# {} = ", setting.key);
