@@ -6,4 +6,6 @@ pub mod config;
 pub mod engine;
 pub mod kafka;
 pub mod model;
+pub mod service;
+pub mod store;
 pub mod telemetry;
