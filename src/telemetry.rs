@@ -22,7 +22,7 @@ use tracing_subscriber::{
         time::{FormatTime, SystemTime},
     },
     layer::SubscriberExt,
-    registry::LookupSpan,
+    registry::{LookupSpan, Scope},
     util::SubscriberInitExt,
 };
 
@@ -107,11 +107,7 @@ where
         line.insert("level".into(), event.metadata().level().as_str().into());
         line.insert("message".into(), "".into());
         line.insert("target".into(), event.metadata().target().into());
-        for span in context
-            .event_scope()
-            .into_iter()
-            .flat_map(|scope| scope.from_root())
-        {
+        for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
             let extensions = span.extensions();
             let Some(fields) = extensions.get::<FormattedFields<JsonFields>>() else {
                 continue;

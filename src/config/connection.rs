@@ -74,6 +74,9 @@ impl fmt::Display for PropertyValue {
     }
 }
 
+/// Name, properties, whether insecure ones are meant; to faulty properties and what is wrong with each.
+pub type CheckConnection = fn(&str, &BTreeMap<String, String>, bool) -> Vec<(String, String)>;
+
 /// What the client library's adapter knows about client properties; it has the library's own table of them.
 #[derive(Clone, Copy)]
 pub struct PropertyRules {
@@ -81,7 +84,7 @@ pub struct PropertyRules {
     pub is_secret: fn(&str) -> bool,
     /// Judges a whole connection: its name, its properties with the bootstrap servers and secrets filled in, and whether
     /// it says `insecure = true`. Answers each faulty property and what is wrong with it.
-    pub check: fn(&str, &BTreeMap<String, String>, bool) -> Vec<(String, String)>,
+    pub check: CheckConnection,
 }
 
 /// Reads all connections; faults go to the reading.
@@ -272,10 +275,12 @@ fn read_properties(
             toml::Value::String(text) => literal(&name, text.clone(), rules),
             toml::Value::Integer(number) => literal(&name, number.to_string(), rules),
             toml::Value::Boolean(flag) => literal(&name, flag.to_string(), rules),
-            other => Err(format!(
-                "must be text, a whole number, true or false, not {}",
-                other.type_str()
-            )),
+            other @ (toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Array(_)) => {
+                Err(format!(
+                    "must be text, a whole number, true or false, not {}",
+                    other.type_str()
+                ))
+            }
         };
         match read {
             Ok(value) => {

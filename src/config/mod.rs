@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-pub use connection::{KafkaConnection, PropertyRules, PropertyValue};
+pub use connection::{CheckConnection, KafkaConnection, PropertyRules, PropertyValue};
 pub use fault::{ConfigFault, InvalidConfig, Origin};
 pub use secret::{Secret, SecretReference, StoreUrl};
 use setting::Setting;
@@ -363,7 +363,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address = addresses
         .iter()
         .find(|address| address.is_ipv4())
-        .or(addresses.first());
+        .or_else(|| addresses.first());
     match address {
         Some(address) if address.ip().is_loopback() => Ok(*address),
         Some(address) => Err(format!(

@@ -78,7 +78,7 @@ impl<'a> Reading<'a> {
                 Ok(text) => match text.parse() {
                     Ok(table) => reading.file = table,
                     Err(error) => {
-                        reading.fault_of_file(format!("is no TOML: {}", describe(text, &error)))
+                        reading.fault_of_file(format!("is no TOML: {}", describe(text, &error)));
                     }
                 },
                 Err(reason) => reading.fault_of_file(format!(

@@ -41,20 +41,37 @@ pub enum ApiError {
 ///
 /// # Errors
 /// See [`ApiError`].
-pub async fn call(server: SocketAddr, method: &str, path: &str, body: Option<&Value>) -> Result<Value, ApiError> {
+pub async fn call(
+    server: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, ApiError> {
     let name = || format!("{method} {path}");
     let exchange = timeout(ANSWER_WITHIN, exchange(server, method, path, body));
     let answer = match exchange.await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(source)) => return Err(ApiError::NoAnswer { call: name(), source }),
+        Ok(Err(source)) => {
+            return Err(ApiError::NoAnswer {
+                call: name(),
+                source,
+            });
+        }
         Err(_) => {
-            let source = io::Error::new(io::ErrorKind::TimedOut, format!("waited {ANSWER_WITHIN:?}"));
-            return Err(ApiError::NoAnswer { call: name(), source });
+            let source =
+                io::Error::new(io::ErrorKind::TimedOut, format!("waited {ANSWER_WITHIN:?}"));
+            return Err(ApiError::NoAnswer {
+                call: name(),
+                source,
+            });
         }
     };
     let Some((status, text)) = split(&answer) else {
         let source = io::Error::new(io::ErrorKind::InvalidData, "the answer is no HTTP");
-        return Err(ApiError::NoAnswer { call: name(), source });
+        return Err(ApiError::NoAnswer {
+            call: name(),
+            source,
+        });
     };
     if !(200..300).contains(&status) {
         return Err(ApiError::Refused {
@@ -66,7 +83,12 @@ pub async fn call(server: SocketAddr, method: &str, path: &str, body: Option<&Va
     Ok(serde_json::from_str(text).unwrap_or_default())
 }
 
-async fn exchange(server: SocketAddr, method: &str, path: &str, body: Option<&Value>) -> io::Result<String> {
+async fn exchange(
+    server: SocketAddr,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> io::Result<String> {
     let (kind, body) = match body {
         Some(body) => ("Content-Type: application/json\r\n", body.to_string()),
         None => ("", String::new()),
@@ -79,7 +101,10 @@ async fn exchange(server: SocketAddr, method: &str, path: &str, body: Option<&Va
     );
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+    stream
+        .take(MAX_ANSWER_BYTES)
+        .read_to_end(&mut answer)
+        .await?;
     String::from_utf8(answer).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -96,7 +121,8 @@ mod tests {
 
     #[test]
     fn an_answer_falls_into_status_and_body() {
-        let answer = "HTTP/1.0 409 Conflict\r\ncontent-type: application/problem+json\r\n\r\n{\"code\":1}";
+        let answer =
+            "HTTP/1.0 409 Conflict\r\ncontent-type: application/problem+json\r\n\r\n{\"code\":1}";
         assert_eq!(split(answer), Some((409, "{\"code\":1}")));
         assert_eq!(split("SSH-2.0-OpenSSH"), None);
     }

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 
-use chrono::Utc;
 use rdkafka::{
     ClientConfig, ClientContext,
     config::RDKafkaLogLevel,
@@ -77,7 +76,9 @@ pub async fn run(
             _ = ticks.tick() => {}
         }
         for _ in 0..pace.due(Instant::now()) {
-            let event = waiting.take().unwrap_or_else(|| shop.next_event(Utc::now()));
+            let event = waiting
+                .take()
+                .unwrap_or_else(|| shop.next_event(super::now()));
             if !send(&producer, &options.topic, &event) {
                 waiting = Some(event);
                 break;
@@ -191,7 +192,10 @@ mod tests {
             sent += pace.due(now);
         }
         let expected = now.duration_since(start).as_secs_f64() * 20.0;
-        assert!((f64::from(sent) - expected).abs() < 1.5, "{sent} of {expected}");
+        assert!(
+            (f64::from(sent) - expected).abs() < 1.5,
+            "{sent} of {expected}"
+        );
     }
 
     #[test]

@@ -26,13 +26,19 @@ pub struct Guide {
 }
 
 /// One side by side line for each partition.
-const COMPARE: &str = r#" | jq -r '.partitions[] | "partition \(.partition): checkpoint \(.checkpoint_offset), group \(.group_offset)"'"#;
+const COMPARE: &str = r#" | jq -r '.partitions[] | "partition \(.partition): checkpoint \(.checkpointed), group \(.group_committed)"'"#;
 
 impl fmt::Display for Guide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, job, topic, .. } = self;
+        let Self {
+            url, job, topic, ..
+        } = self;
         let api = format!("{url}/api/v1/jobs");
-        let (pretty, compare) = if self.jq { (" | jq .", COMPARE) } else { ("", "") };
+        let (pretty, compare) = if self.jq {
+            (" | jq .", COMPARE)
+        } else {
+            ("", "")
+        };
         writeln!(f, "\nhandover runs at   {url}")?;
         writeln!(f, "  web page         {url}/ui/")?;
         writeln!(f, "  API reference    {url}/docs")?;
@@ -46,12 +52,30 @@ impl fmt::Display for Guide {
             "\n{} order events a second go to topic {topic} ({} partitions). Two jobs read them. Try:\n",
             self.rate, self.partitions
         )?;
-        writeln!(f, "# 1. the jobs: state, health, lag\ncurl -s '{api}'{pretty}\n")?;
-        writeln!(f, "# 2. stop one; it takes a last checkpoint\ncurl -s -X POST '{api}/{job}/stop?wait=30s'{pretty}\n")?;
-        writeln!(f, "# 3. where would it start, partition by partition, and why?\ncurl -s '{api}/{job}/start-plan'{pretty}\n")?;
-        writeln!(f, "# 4. start it there\ncurl -s -X POST '{api}/{job}/start?wait=30s'{pretty}\n")?;
-        writeln!(f, "# 5. take a checkpoint now\ncurl -s -X POST '{api}/{job}/checkpoints?wait=30s'{pretty}\n")?;
-        writeln!(f, "# 6. compare the group's offsets with the checkpoint's\ncurl -s '{api}/{job}/offsets'{compare}\n")?;
+        writeln!(
+            f,
+            "# 1. the jobs: state, health, lag\ncurl -s '{api}'{pretty}\n"
+        )?;
+        writeln!(
+            f,
+            "# 2. stop one; it takes a last checkpoint\ncurl -s -X POST '{api}/{job}/stop?wait=30s'{pretty}\n"
+        )?;
+        writeln!(
+            f,
+            "# 3. where would it start, partition by partition, and why?\ncurl -s '{api}/{job}/start-plan'{pretty}\n"
+        )?;
+        writeln!(
+            f,
+            "# 4. start it there\ncurl -s -X POST '{api}/{job}/start?wait=30s'{pretty}\n"
+        )?;
+        writeln!(
+            f,
+            "# 5. take a checkpoint now\ncurl -s -X POST '{api}/{job}/checkpoints?wait=30s'{pretty}\n"
+        )?;
+        writeln!(
+            f,
+            "# 6. compare the group's offsets with the checkpoint's\ncurl -s '{api}/{job}/offsets'{compare}\n"
+        )?;
         write!(f, "Ctrl-C ends it.")
     }
 }

@@ -129,7 +129,11 @@ impl OrderEvents {
         let mut items = Vec::new();
         for _ in 0..self.random.usize(1..=4) {
             let (article, name, price_cents) = self.pick(&ARTICLES);
-            let quantity = if self.random.f64() < 0.8 { 1 } else { self.random.u64(2..=5) };
+            let quantity = if self.random.f64() < 0.8 {
+                1
+            } else {
+                self.random.u64(2..=5)
+            };
             total_cents += price_cents * quantity;
             items.push(json!({"article": article, "name": name, "quantity": quantity, "price_cents": price_cents}));
         }
@@ -178,7 +182,8 @@ impl OrderEvents {
             }
             Stage::Shipped => {
                 let order = self.open.swap_remove(index);
-                let delivered = json!({"signed_by": if self.random.bool() { "customer" } else { "neighbour" }});
+                let delivered =
+                    json!({"signed_by": if self.random.bool() { "customer" } else { "neighbour" }});
                 let value = about(&order, "order-delivered", delivered);
                 (order.id, value)
             }
@@ -250,7 +255,10 @@ mod tests {
             };
             assert!(legal, "{kind} after {before:?}");
         }
-        let ended = seen.values().filter(|kind| *kind == "order-delivered").count();
+        let ended = seen
+            .values()
+            .filter(|kind| *kind == "order-delivered")
+            .count();
         assert!(ended > 1_000, "only {ended} orders were delivered");
     }
 
@@ -266,7 +274,9 @@ mod tests {
                 .as_array()
                 .unwrap()
                 .iter()
-                .map(|item| item["quantity"].as_u64().unwrap() * item["price_cents"].as_u64().unwrap())
+                .map(|item| {
+                    item["quantity"].as_u64().unwrap() * item["price_cents"].as_u64().unwrap()
+                })
                 .sum();
             assert_eq!(value["total_cents"], sum);
             count += 1;

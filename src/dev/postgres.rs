@@ -32,7 +32,9 @@ pub enum PostgresError {
     )]
     NotInstalled,
     /// Run by root, and no user to run as.
-    #[error("PostgreSQL does not run as root, and there is neither a user postgres nor nobody; use --database URL")]
+    #[error(
+        "PostgreSQL does not run as root, and there is neither a user postgres nor nobody; use --database URL"
+    )]
     NoUser,
     /// A step failed at the system.
     #[error("cannot {step}")]
@@ -90,10 +92,11 @@ impl PrivatePostgres {
             .map_err(system("close the folder of the database"))?;
         let password = format!("{:032x}", fastrand::u128(..));
         let password_file = folder.join("password");
-        fs::write(&password_file, &password).map_err(system("write the password"))?;
+        super::write_private(&password_file, &password).map_err(system("write the password"))?;
         if let Some(user) = run_as {
             for path in [&data, &password_file] {
-                chown(path, Some(user.uid), Some(user.gid)).map_err(system("give the folder away"))?;
+                chown(path, Some(user.uid), Some(user.gid))
+                    .map_err(system("give the folder away"))?;
             }
         }
         init_cluster(&programs, &data, &password_file, run_as)?;
@@ -128,7 +131,10 @@ impl PrivatePostgres {
         drop(self.server.stdin.take());
         let deadline = Instant::now() + STOP_WITHIN;
         loop {
-            let ended = self.server.try_wait().map_err(system("wait for postgres"))?;
+            let ended = self
+                .server
+                .try_wait()
+                .map_err(system("wait for postgres"))?;
             if ended.is_some() {
                 return Ok(());
             }
@@ -137,7 +143,7 @@ impl PrivatePostgres {
                 self.server.wait().map_err(system("wait for postgres"))?;
                 return Ok(());
             }
-            thread::sleep(POLL);
+            pause();
         }
     }
 
@@ -146,16 +152,25 @@ impl PrivatePostgres {
         let deadline = Instant::now() + READY_WITHIN;
         let what = loop {
             let pid_file = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-            if pid_file.lines().nth(7).is_some_and(|status| status.trim() == "ready") {
+            if pid_file
+                .lines()
+                .nth(7)
+                .is_some_and(|status| status.trim() == "ready")
+            {
                 return Ok(());
             }
-            if self.server.try_wait().map_err(system("wait for postgres"))?.is_some() {
+            if self
+                .server
+                .try_wait()
+                .map_err(system("wait for postgres"))?
+                .is_some()
+            {
                 break "ended at its start";
             }
             if Instant::now() > deadline {
                 break "did not get ready in time";
             }
-            thread::sleep(POLL);
+            pause();
         };
         self.stop()?;
         let log = fs::read_to_string(data.join("server.log")).unwrap_or_default();
@@ -171,7 +186,10 @@ impl PrivatePostgres {
 impl Drop for PrivatePostgres {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "cannot stop the private PostgreSQL");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot stop the private PostgreSQL"
+            );
         }
     }
 }
@@ -184,7 +202,13 @@ fn init_cluster(
 ) -> Result<(), PostgresError> {
     let mut initdb = Command::new(programs.join("initdb"));
     initdb
-        .args(["--username=handover", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
+        .args([
+            "--username=handover",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--no-sync",
+        ])
         .arg("--pwfile")
         .arg(password_file)
         .arg("--pgdata")
@@ -210,9 +234,13 @@ fn spawn_server(
     durable: bool,
 ) -> Result<Child, PostgresError> {
     // `cat` ends when the last writer of its standard input is gone; SIGINT is PostgreSQL's fast shutdown.
-    const WATCHED: &str = r#"exec 3<&0 </dev/null; (cat <&3 >/dev/null; kill -INT $$) & exec "$@" 3<&-"#;
-    let log = fs::File::create(data.join("server.log")).map_err(system("make the log of postgres"))?;
-    let both = log.try_clone().map_err(system("make the log of postgres"))?;
+    const WATCHED: &str =
+        r#"exec 3<&0 </dev/null; (cat <&3 >/dev/null; kill -INT $$) & exec "$@" 3<&-"#;
+    let log =
+        fs::File::create(data.join("server.log")).map_err(system("make the log of postgres"))?;
+    let both = log
+        .try_clone()
+        .map_err(system("make the log of postgres"))?;
     let mut server = Command::new("sh");
     server
         .args(["-c", WATCHED, "sh"])
@@ -222,7 +250,12 @@ fn spawn_server(
         .arg("-k")
         .arg(data)
         .args(["-h", "127.0.0.1", "-p", &port.to_string()])
-        .args(["-c", &format!("fsync={durable}"), "-c", "logging_collector=off"])
+        .args([
+            "-c",
+            &format!("fsync={durable}"),
+            "-c",
+            "logging_collector=off",
+        ])
         .current_dir(data)
         .stdin(Stdio::piped())
         .stdout(log)
@@ -242,7 +275,9 @@ fn drop_root(command: &mut Command, run_as: Option<RunAs>) {
 
 /// The user for the programs: whoever owns the folder, unless that is root.
 fn run_as(folder: &Path) -> Result<Option<RunAs>, PostgresError> {
-    let owner = fs::metadata(folder).map_err(system("look at the folder"))?.uid();
+    let owner = fs::metadata(folder)
+        .map_err(system("look at the folder"))?
+        .uid();
     if owner != 0 {
         return Ok(None);
     }
@@ -269,7 +304,8 @@ fn user_of(users: &str, name: &str) -> Option<RunAs> {
 
 /// The folder of the server's programs: `PG_BIN`, the newest where distributions put them, or one of PATH.
 fn find_programs() -> Option<PathBuf> {
-    let whole = |folder: &Path| folder.join("initdb").is_file() && folder.join("postgres").is_file();
+    let whole =
+        |folder: &Path| folder.join("initdb").is_file() && folder.join("postgres").is_file();
     if let Some(folder) = env::var_os("PG_BIN") {
         return Some(PathBuf::from(folder)).filter(|folder| whole(folder));
     }
@@ -277,7 +313,10 @@ fn find_programs() -> Option<PathBuf> {
     if let Some(folder) = env::split_paths(&path).find(|folder| whole(folder)) {
         return Some(folder);
     }
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let versions = fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten();
     versions
         .filter_map(|entry| {
             let version: u32 = entry.file_name().to_str()?.parse().ok()?;
@@ -290,7 +329,18 @@ fn find_programs() -> Option<PathBuf> {
 
 /// A port that was free a moment ago.
 fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
+}
+
+/// Between two looks at a process or a file, neither of which can wake us.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread that may block, and each loop around it has a deadline"
+)]
+fn pause() {
+    thread::sleep(POLL);
 }
 
 fn system(step: &'static str) -> impl FnOnce(io::Error) -> PostgresError {

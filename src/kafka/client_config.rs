@@ -347,9 +347,9 @@ impl KafkaConnection {
                 "is required: host:port of one or more brokers, separated by commas".to_owned(),
             ));
         }
-        if faults.is_empty() {
-            faults.extend(refused_by_the_client(&properties));
-        }
+        let mut allowed = properties.clone();
+        allowed.retain(|property, _| faults.iter().all(|(faulty, _)| faulty != property));
+        faults.extend(refused_by_the_client(&allowed));
         if faults.is_empty() {
             Ok(Self {
                 name: name.into(),
