@@ -188,7 +188,7 @@ impl Serialize for Shown<'_> {
             None => map.serialize_entry(self.text_name, &None::<&str>)?,
             Some((_, Ok(text))) => map.serialize_entry(self.text_name, text)?,
             Some((bytes, Err(_))) => {
-                map.serialize_entry(self.base64_name, &BASE64.encode(bytes))?
+                map.serialize_entry(self.base64_name, &BASE64.encode(bytes))?;
             }
         }
         map.end()
