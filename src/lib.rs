@@ -7,5 +7,6 @@ pub mod engine;
 pub mod kafka;
 pub mod model;
 pub mod service;
+pub mod sinks;
 pub mod store;
 pub mod telemetry;
