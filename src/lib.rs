@@ -5,3 +5,4 @@
 pub mod engine;
 pub mod kafka;
 pub mod model;
+pub mod sinks;
