@@ -385,11 +385,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{
-        engine::ports::ConsumerSettings,
-        kafka::KafkaConnection,
-        model::job::JobSpec,
-    };
+    use crate::{engine::ports::ConsumerSettings, kafka::KafkaConnection, model::job::JobSpec};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -413,7 +409,11 @@ mod tests {
         Box::new(JobConsumer::create("main", &config, "readers").unwrap())
     }
 
-    fn produce(cluster: &MockCluster<'static, DefaultProducerContext>, partition: i32, count: usize) {
+    fn produce(
+        cluster: &MockCluster<'static, DefaultProducerContext>,
+        partition: i32,
+        count: usize,
+    ) {
         let producer: BaseProducer = ClientConfig::new()
             .set("bootstrap.servers", cluster.bootstrap_servers())
             .create()
@@ -441,7 +441,10 @@ mod tests {
     ) {
         let until = Instant::now() + PATIENCE;
         while !done(consumer.poll(Duration::from_millis(50))) {
-            assert!(Instant::now() < until, "nothing of the kind within {PATIENCE:?}");
+            assert!(
+                Instant::now() < until,
+                "nothing of the kind within {PATIENCE:?}"
+            );
         }
     }
 
@@ -451,7 +454,9 @@ mod tests {
         cluster.create_topic("orders", 1, 1).unwrap();
         let mut consumer = consumer(&cluster);
         consumer.assign(&[at(0, 0)]).unwrap();
-        poll_until(&mut consumer, |polled| matches!(polled, Ok(Polled::Batch(_))));
+        poll_until(&mut consumer, |polled| {
+            matches!(polled, Ok(Polled::Batch(_)))
+        });
         cluster.broker_down(1).unwrap();
         let lost = Instant::now();
         poll_until(&mut consumer, |polled| match polled.unwrap() {
@@ -504,6 +509,10 @@ mod tests {
             Err(other) => panic!("{other}"),
         });
         // Whatever came before the error is whole and in order.
-        assert!(seen.iter().copied().eq(3..3 + i64::try_from(seen.len()).unwrap()));
+        assert!(
+            seen.iter()
+                .copied()
+                .eq(3..3 + i64::try_from(seen.len()).unwrap())
+        );
     }
 }
