@@ -132,7 +132,10 @@ fn processes_in(folder: &Path) -> String {
 fn each_printed_call_works_as_printed_and_nothing_is_left() {
     let mut demo = Demo::start(&["--rate", "100", "--partitions", "3", "--seed", "1"]);
     let guide = demo.guide();
-    let calls: Vec<&String> = guide.iter().filter(|line| line.starts_with("curl ")).collect();
+    let calls: Vec<&String> = guide
+        .iter()
+        .filter(|line| line.starts_with("curl "))
+        .collect();
     assert_eq!(calls.len(), 6, "{guide:#?}");
     let answers: Vec<String> = calls.iter().map(|call| paste(call)).collect();
     for job in ["orders-earliest", "orders-blackhole"] {
@@ -144,7 +147,10 @@ fn each_printed_call_works_as_printed_and_nothing_is_left() {
     assert!(answers[4].contains("succeeded"), "{}", answers[4]);
     assert!(answers[5].contains("partition"), "{}", answers[5]);
 
-    assert!(!processes_in(demo.folders.path()).is_empty(), "the database runs in our folder");
+    assert!(
+        !processes_in(demo.folders.path()).is_empty(),
+        "the database runs in our folder"
+    );
     demo.signal("-INT");
     assert_eq!(demo.await_end().code(), Some(0));
     assert_eq!(demo.left_behind(), Vec::<PathBuf>::new());
