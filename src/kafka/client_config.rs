@@ -1,7 +1,7 @@
 //! Which of librdkafka's properties who may set.
 //!
 //! librdkafka has about two hundred properties; some load code, read files or reach other hosts, some break what the engine
-//! guarantees. So every property is in one class ([`Class`]) and a test walks the linked library's own table: one that is in
+//! guarantees. So every property is in one class (`Class`) and a test walks the linked library's own table: one that is in
 //! no class fails the build. What is in none at run time is refused.
 
 use std::collections::BTreeMap;

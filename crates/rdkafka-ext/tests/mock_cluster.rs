@@ -280,7 +280,7 @@ fn one_record_is_enough_to_return_and_a_wake_needs_none() {
     // The end of the empty partition comes first.
     consume_until(&consumer, 10, |batch| !batch.is_empty());
 
-    let (returned, waiting) = mpsc::channel();
+    let (returned, waiting) = mpsc::sync_channel(2);
     let thread = {
         let consumer = Arc::clone(&consumer);
         thread::spawn(move || {
@@ -530,7 +530,7 @@ fn closing_under_an_unanswered_commit_ends_when_the_broker_is_back() {
     consumer
         .commit(&[commit], Duration::from_millis(200))
         .unwrap_err();
-    let (closed, closing) = mpsc::channel();
+    let (closed, closing) = mpsc::sync_channel(2);
     thread::spawn(move || closed.send(consumer.close(PATIENCE)));
     assert!(closing.recv_timeout(Duration::from_millis(500)).is_err());
     cluster.broker_up(1).unwrap();

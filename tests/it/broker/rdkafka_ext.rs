@@ -167,6 +167,10 @@ async fn a_topic_made_again_has_another_id() {
 }
 
 #[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the other member of the group subscribes, which is the point"
+)]
 async fn a_subscribed_member_makes_commits_fail_but_not_the_reading() {
     let topic = topic("shared-group", 1).await;
     produce(&producer(), &topic, 0, 10, 1);
