@@ -3,5 +3,6 @@
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 pub mod engine;
+pub mod http;
 pub mod model;
 pub mod service;
