@@ -6,3 +6,4 @@ pub mod engine;
 pub mod http;
 pub mod model;
 pub mod service;
+pub mod store;

@@ -1,5 +1,6 @@
 //! What can be asked of the server, independent of HTTP.
 
+mod comparison;
 pub mod error;
 mod queries;
 
