@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{Scene, earliest, with};
+use super::{Scene, earliest};
 use crate::support::{
     kafka::Kafka,
     postgres::fresh_database_url,
@@ -82,7 +82,7 @@ fn scene_kafka() -> Kafka {
 #[test]
 fn a_blocked_sink_bounds_memory_and_holds_no_stop_up() {
     const PARTITIONS: i32 = 200;
-    const RECORDS: i64 = 64;
+    const RECORDS: i64 = 128;
     const MIB: u64 = 1024 * 1024;
     let mut server = TestServer::start_on(&Kafka::shared(), &fresh_database_url(), Output::Unread);
     let idle = server.resident_bytes();
@@ -90,7 +90,7 @@ fn a_blocked_sink_bounds_memory_and_holds_no_stop_up() {
     let topic = unique("blocked");
     kafka.create_topic(&topic, PARTITIONS);
     let producer = crate::support::producer::Producer::new(&kafka);
-    let value = vec![b'x'; 32 * 1024];
+    let value = vec![b'x'; 16 * 1024];
     for _ in 0..RECORDS {
         for partition in 0..PARTITIONS {
             producer.send(&topic, partition, &value, None);
@@ -99,19 +99,14 @@ fn a_blocked_sink_bounds_memory_and_holds_no_stop_up() {
     producer.flush();
 
     let job = server.job(&topic);
-    let spec = with(
-        super::spec(&topic, &earliest()),
-        "/sink/max_value_bytes",
-        json!(1_000_000),
-    );
     let offsets: BTreeMap<String, i64> = (0..PARTITIONS)
         .map(|partition| (partition.to_string(), 3))
         .collect();
-    job.put_spec(&with(spec, "/parallelism", json!(2)));
+    job.put_spec(&super::spec(&topic, &earliest()));
     job.start(&json!({"from": "specific-offsets", "offsets": {&topic: offsets}}));
 
-    // docs/performance.md: queue + fetch.max.bytes per broker + two batches, for each subtask's client.
-    let bound = idle + 2 * (64 + 50 + 32) * MIB;
+    // docs/guarantees.md: the queue, a fetch response per broker, and two batches of 1,000 records for each subtask.
+    let bound = idle + (64 + 50 + 2 * 16) * MIB;
     let mut peak = 0;
     let from = Instant::now();
     while from.elapsed() < Duration::from_secs(15) {
