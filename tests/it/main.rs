@@ -1,0 +1,5 @@
+//! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
+#![cfg(test)]
+
+mod e2e;
+mod support;
