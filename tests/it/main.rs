@@ -3,5 +3,6 @@
 
 mod broker;
 mod dev;
+mod e2e;
 mod store;
 mod support;
