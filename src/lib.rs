@@ -2,6 +2,7 @@
 
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
+pub mod app;
 pub mod engine;
 pub mod model;
 pub mod service;

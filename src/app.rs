@@ -1,0 +1,124 @@
+//! Puts the parts together and takes them apart again in order. No decisions here.
+//!
+//! What is given: the store, the clusters, a way to make sinks, a clock. What runs: the lease keeper, and the supervisor
+//! with a task for each job. What a shutdown does, in this order: nothing new is taken on; the callers of HTTP have been
+//! answered by then; each job takes a last checkpoint and is settled, and wants to run again at the next start; the
+//! instance id is released; the pool is closed.
+
+use std::sync::Arc;
+
+use tokio::{
+    task::JoinHandle,
+    time::{Duration, timeout},
+};
+
+use crate::{
+    engine::ports::Clock,
+    service::{Clusters, Running, Service, ServiceError, Settings, SinkFactory},
+    store::Store,
+};
+
+/// How long the store may take to let the instance id go and to close, after the jobs have ended.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// What a server is made of.
+pub struct Parts {
+    /// Where everything is kept. May be away when the server comes up.
+    pub store: Store,
+    /// The Kafka clusters by the names of the server's file.
+    pub clusters: Clusters,
+    /// Makes the sink of a job.
+    pub sinks: SinkFactory,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// What the server's file says.
+    pub settings: Settings,
+}
+
+/// A running server, without its HTTP listener.
+pub struct App {
+    store: Store,
+    service: Service,
+    running: Running,
+    lease: Option<JoinHandle<Result<(), ServiceError>>>,
+    supervisor: Option<JoinHandle<()>>,
+}
+
+impl App {
+    /// Starts the server's parts. Does not wait for the store or for Kafka.
+    ///
+    /// # Errors
+    /// `instance-id-in-use` when another process of this host runs under the instance id.
+    pub fn start(parts: Parts) -> Result<Self, ServiceError> {
+        let store = parts.store.clone();
+        let (service, running) = Service::new(
+            parts.store,
+            parts.clusters,
+            parts.sinks,
+            parts.clock,
+            parts.settings,
+        )?;
+        let lease = tokio::spawn(running.keep_lease());
+        let supervisor = tokio::spawn(running.supervise());
+        Ok(Self {
+            store,
+            service,
+            running,
+            lease: Some(lease),
+            supervisor: Some(supervisor),
+        })
+    }
+
+    /// What the HTTP layer calls.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.service.clone()
+    }
+
+    /// Waits until the server cannot go on: another process has taken its instance id. The caller then shuts down; the jobs
+    /// have lost their right to write already.
+    pub async fn failed(&mut self) -> ServiceError {
+        let Some(lease) = &mut self.lease else {
+            return std::future::pending().await;
+        };
+        let ended = lease.await;
+        self.lease = None;
+        match ended {
+            Ok(Err(error)) => error,
+            // Ends without an error only when the server goes down before the id was claimed.
+            Ok(Ok(())) => std::future::pending().await,
+            Err(crash) => ServiceError::new(
+                crate::model::Code::Internal,
+                format!("the lease keeper crashed: {crash}"),
+            ),
+        }
+    }
+
+    /// Says that nothing new is to be taken on, while callers are still being answered.
+    pub fn begin_shutdown(&self) {
+        self.running.begin_shutdown();
+    }
+
+    /// Ends everything; see the module. Returns after the deadline of the settings at the latest, and a few seconds.
+    pub async fn shut_down(mut self) {
+        self.running.begin_shutdown();
+        if let Some(supervisor) = self.supervisor.take() {
+            let abort = supervisor.abort_handle();
+            let left = self.running.shutdown_time_left() + LAST_WORDS;
+            if timeout(left, supervisor).await.is_err() {
+                tracing::warn!("the jobs did not end in time; their leases run out by themselves");
+                abort.abort();
+            }
+        }
+        if let Some(lease) = self.lease.take() {
+            lease.abort();
+        }
+        let release = async {
+            self.running.release_instance().await;
+            self.store.close().await;
+        };
+        if timeout(LAST_WORDS, release).await.is_err() {
+            tracing::warn!("the store did not let go in time");
+        }
+    }
+}
