@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use tokio::{
-    task::JoinHandle,
+    task::JoinSet,
     time::{Duration, timeout},
 };
 
@@ -40,8 +40,8 @@ pub struct App {
     store: Store,
     service: Service,
     running: Running,
-    lease: Option<JoinHandle<Result<(), ServiceError>>>,
-    supervisor: Option<JoinHandle<()>>,
+    lease: JoinSet<Result<(), ServiceError>>,
+    supervisor: JoinSet<()>,
 }
 
 impl App {
@@ -58,14 +58,16 @@ impl App {
             parts.clock,
             parts.settings,
         )?;
-        let lease = tokio::spawn(running.keep_lease());
-        let supervisor = tokio::spawn(running.supervise());
+        let mut lease = JoinSet::new();
+        lease.spawn(running.keep_lease());
+        let mut supervisor = JoinSet::new();
+        supervisor.spawn(running.supervise());
         Ok(Self {
             store,
             service,
             running,
-            lease: Some(lease),
-            supervisor: Some(supervisor),
+            lease,
+            supervisor,
         })
     }
 
@@ -78,16 +80,11 @@ impl App {
     /// Waits until the server cannot go on: another process has taken its instance id. The caller then shuts down; the jobs
     /// have lost their right to write already.
     pub async fn failed(&mut self) -> ServiceError {
-        let Some(lease) = &mut self.lease else {
-            return std::future::pending().await;
-        };
-        let ended = lease.await;
-        self.lease = None;
-        match ended {
-            Ok(Err(error)) => error,
+        match self.lease.join_next().await {
+            Some(Ok(Err(error))) => error,
             // Ends without an error only when the server goes down before the id was claimed.
-            Ok(Ok(())) => std::future::pending().await,
-            Err(crash) => ServiceError::new(
+            Some(Ok(Ok(()))) | None => std::future::pending().await,
+            Some(Err(crash)) => ServiceError::new(
                 crate::model::Code::Internal,
                 format!("the lease keeper crashed: {crash}"),
             ),
@@ -102,17 +99,17 @@ impl App {
     /// Ends everything; see the module. Returns after the deadline of the settings at the latest, and a few seconds.
     pub async fn shut_down(mut self) {
         self.running.begin_shutdown();
-        if let Some(supervisor) = self.supervisor.take() {
-            let abort = supervisor.abort_handle();
-            let left = self.running.shutdown_time_left() + LAST_WORDS;
-            if timeout(left, supervisor).await.is_err() {
+        let left = self.running.shutdown_time_left() + LAST_WORDS;
+        match timeout(left, self.supervisor.join_next()).await {
+            Ok(Some(Err(crash))) => tracing::error!(%crash, "the supervisor crashed"),
+            Ok(_) => {}
+            Err(_elapsed) => {
                 tracing::warn!("the jobs did not end in time; their leases run out by themselves");
-                abort.abort();
+                self.supervisor.abort_all();
             }
         }
-        if let Some(lease) = self.lease.take() {
-            lease.abort();
-        }
+        // The last writes needed it.
+        self.lease.abort_all();
         let release = async {
             self.running.release_instance().await;
             self.store.close().await;

@@ -1155,7 +1155,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
         let details = json!({"checkpoint": id, "failure": failure});
         let noted = core
             .store
-            .add_event(Some(job.uid), "checkpoint.failed", "handover", &details);
+            .add_event(Some(job.uid), "checkpoint-failed", "handover", &details);
         if let Err(error) = noted.await {
             tracing::debug!(job = %job.name, %error, "the history misses a failed checkpoint");
         }

@@ -190,11 +190,11 @@ impl Service {
                 && row.spec.source.connection == spec.source.connection
                 && row.spec.source.group_id == spec.source.group_id
         };
-        if let Some(other) = rows
-            .iter()
-            .find(shares)
-            .filter(|_| !spec.source.allow_shared_group)
-        {
+        // Both must allow it, since each moves the other's offsets.
+        let allowed = |other: &JobRow| {
+            spec.source.allow_shared_group && other.spec.source.allow_shared_group
+        };
+        if let Some(other) = rows.iter().filter(shares).find(|other| !allowed(other)) {
             return Err(group_taken(name, &spec, &other.name));
         }
         let cluster = self.core.cluster(&spec.source.connection)?;
