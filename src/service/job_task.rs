@@ -138,13 +138,15 @@ impl From<SinkError> for Trouble {
 
 impl From<ServiceError> for Trouble {
     fn from(error: ServiceError) -> Self {
-        match error.code {
-            Code::LeaseLost => Self::Fenced,
-            code if error.retry_after.is_some() => Self::Away {
-                code,
+        if error.code == Code::LeaseLost {
+            Self::Fenced
+        } else if error.retry_after.is_some() {
+            Self::Away {
+                code: error.code,
                 detail: error.detail,
-            },
-            _ => Self::Refused(error),
+            }
+        } else {
+            Self::Refused(error)
         }
     }
 }

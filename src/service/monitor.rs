@@ -24,7 +24,6 @@ use crate::{
         health::{HealthSample, PartitionSample},
         job::{Isolation, JobSpec},
         job_state::JobState,
-        offset::Offset,
         topic::TopicPartition,
         views::SourceStatus,
     },
@@ -289,10 +288,10 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
     }
 }
 
-/// The lowest position of each partition that both a run and its brokers know; for tests of the unknown.
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::offset::Offset;
 
     #[test]
     fn a_missing_topic_has_no_partitions() {

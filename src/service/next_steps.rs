@@ -370,6 +370,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn cases() -> Vec<Case> {
         let case = |name, state, health, change, summary, lines| Case {
             name,

@@ -191,9 +191,8 @@ impl Service {
                 && row.spec.source.group_id == spec.source.group_id
         };
         // Both must allow it, since each moves the other's offsets.
-        let allowed = |other: &JobRow| {
-            spec.source.allow_shared_group && other.spec.source.allow_shared_group
-        };
+        let allowed =
+            |other: &JobRow| spec.source.allow_shared_group && other.spec.source.allow_shared_group;
         if let Some(other) = rows.iter().filter(shares).find(|other| !allowed(other)) {
             return Err(group_taken(name, &spec, &other.name));
         }

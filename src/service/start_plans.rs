@@ -340,7 +340,6 @@ pub(crate) fn start_checkpoint(
 /// A decision, and what it was made from.
 pub(crate) struct Decision {
     pub(crate) row: JobRow,
-    pub(crate) intent: Intent,
     pub(crate) state: StartState,
     pub(crate) resolved: ResolvedStart,
     /// Live members of the consumer group, if the broker said.
@@ -498,7 +497,6 @@ impl Service {
         let resolved = resolve(&row.spec, request, &intent, &state, &sink, &facts);
         Ok(Decision {
             row,
-            intent,
             state,
             resolved,
             group_members: members.ok(),

@@ -173,7 +173,7 @@ impl Service {
             return Err(stale_generation(name, wanted, row.generation));
         }
         let state = self.newest_checkpoint_id(&job).await?;
-        let mut outcome = Outcome {
+        let outcome = Outcome {
             row: &row,
             mode: request.mode.clone(),
             apply: request.apply,
@@ -187,85 +187,104 @@ impl Service {
             return Ok(view(&job, outcome));
         }
         match (request.apply, state) {
-            (Some(Apply::NextStart), _) => {
-                outcome.estimate = self.estimate(name, &request.mode).await;
-                outcome.changed = true;
-                let pending = PendingStart {
-                    id: self.core.ulid(),
-                    from: StartFrom::from_mode(&request.mode),
-                    partitions: None,
-                    requested_by: caller.requested_by.clone(),
-                    at: self.core.now(),
-                };
-                if dry_run {
-                    outcome.discarded.clone_from(&row.pending_start);
-                    let row = JobRow {
-                        pending_start: Some(pending),
-                        ..row.clone()
-                    };
-                    return Ok(view(
-                        &job,
-                        Outcome {
-                            row: &row,
-                            ..outcome
-                        },
-                    ));
-                }
-                outcome.discarded = self.core.store.set_pending_start(job.uid, &pending).await?;
-                self.core.refresh(&job).await;
-                let row = job.row();
-                Ok(view(
-                    &job,
-                    Outcome {
-                        row: &row,
-                        ..outcome
-                    },
-                ))
-            }
+            (Some(Apply::NextStart), _) => self.ask_for_next_start(&job, outcome, caller).await,
             (None, Some(checkpoint)) => Err(self.shadowed(name, &request.mode, checkpoint).await),
             (None | Some(Apply::IfNoState), _) => {
-                if state.is_none() {
-                    outcome.estimate = self.estimate(name, &request.mode).await;
-                }
-                if dry_run {
-                    let mut row = row.clone();
-                    outcome.changed = row.spec.startup_mode != request.mode;
-                    row.spec.startup_mode = request.mode;
-                    return Ok(view(
-                        &job,
-                        Outcome {
-                            row: &row,
-                            ..outcome
-                        },
-                    ));
-                }
-                let by = &caller.requested_by;
-                let set = self
-                    .core
-                    .store
-                    .set_startup_mode(job.uid, &request.mode, if_match, by)
-                    .await?;
-                let row = match set {
-                    SetMode::Changed(row) => {
-                        outcome.changed = true;
-                        row
-                    }
-                    SetMode::Unchanged(row) => row,
-                    SetMode::Stale { generation } => {
-                        let wanted = if_match.unwrap_or(generation);
-                        return Err(stale_generation(name, wanted, generation));
-                    }
-                };
-                self.core.remember(row.clone());
-                Ok(view(
-                    &job,
-                    Outcome {
-                        row: &row,
-                        ..outcome
-                    },
-                ))
+                self.store_default(&job, outcome, if_match, caller).await
             }
         }
+    }
+
+    /// Keeps the mode as a one-shot start.
+    async fn ask_for_next_start(
+        &self,
+        job: &JobEntry,
+        mut outcome: Outcome<'_>,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        outcome.estimate = self.estimate(&job.name, &outcome.mode).await;
+        outcome.changed = true;
+        let pending = PendingStart {
+            id: self.core.ulid(),
+            from: StartFrom::from_mode(&outcome.mode),
+            partitions: None,
+            requested_by: caller.requested_by.clone(),
+            at: self.core.now(),
+        };
+        if outcome.dry_run {
+            outcome.discarded.clone_from(&outcome.row.pending_start);
+            let row = JobRow {
+                pending_start: Some(pending),
+                ..outcome.row.clone()
+            };
+            return Ok(view(
+                job,
+                Outcome {
+                    row: &row,
+                    ..outcome
+                },
+            ));
+        }
+        outcome.discarded = self.core.store.set_pending_start(job.uid, &pending).await?;
+        self.core.refresh(job).await;
+        let row = job.row();
+        Ok(view(
+            job,
+            Outcome {
+                row: &row,
+                ..outcome
+            },
+        ))
+    }
+
+    /// Writes the mode into the spec.
+    async fn store_default(
+        &self,
+        job: &JobEntry,
+        mut outcome: Outcome<'_>,
+        if_match: Option<i64>,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        if outcome.state.is_none() {
+            outcome.estimate = self.estimate(&job.name, &outcome.mode).await;
+        }
+        if outcome.dry_run {
+            let mut row = outcome.row.clone();
+            outcome.changed = row.spec.startup_mode != outcome.mode;
+            row.spec.startup_mode = outcome.mode.clone();
+            return Ok(view(
+                job,
+                Outcome {
+                    row: &row,
+                    ..outcome
+                },
+            ));
+        }
+        let by = &caller.requested_by;
+        let set = self
+            .core
+            .store
+            .set_startup_mode(job.uid, &outcome.mode, if_match, by)
+            .await?;
+        let row = match set {
+            SetMode::Changed(row) => {
+                outcome.changed = true;
+                row
+            }
+            SetMode::Unchanged(row) => row,
+            SetMode::Stale { generation } => {
+                let wanted = if_match.unwrap_or(generation);
+                return Err(stale_generation(&job.name, wanted, generation));
+            }
+        };
+        self.core.remember(row.clone());
+        Ok(view(
+            job,
+            Outcome {
+                row: &row,
+                ..outcome
+            },
+        ))
     }
 
     /// What the next start would do with this mode; `None` if that cannot be worked out now.
