@@ -4,6 +4,8 @@
 
 pub mod app;
 pub mod engine;
+pub mod kafka;
 pub mod model;
 pub mod service;
+pub mod sinks;
 pub mod store;
