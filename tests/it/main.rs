@@ -1,4 +1,7 @@
-//! Tests against real services; `scripts/test` starts them.
+//! Integration tests, on real services; `scripts/test` starts them. See docs/testing.md.
+
 #![cfg(test)]
 
 mod broker;
+mod store;
+mod support;
