@@ -61,7 +61,7 @@ impl std::fmt::Debug for StoreConfig {
 }
 
 /// The store. Cheap to clone; all clones share their connections.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Store {
     /// For everything but renewals.
     work: Sessions,
@@ -71,6 +71,13 @@ pub struct Store {
     tasks: TaskTracker,
     /// For migrations, whose connection has other limits.
     options: Arc<sqlx::postgres::PgConnectOptions>,
+}
+
+impl std::fmt::Debug for Store {
+    /// Without its options, which may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
 }
 
 impl Store {
@@ -126,5 +133,20 @@ impl Store {
         self.tasks.wait().await;
         self.work.close().await;
         self.renewals.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_debug_output_holds_the_password() {
+        let config = StoreConfig {
+            url: "postgres://u:geheim@127.0.0.1/db".to_owned(),
+            max_connections: 4,
+        };
+        let store = Store::connect_lazy(&config).unwrap();
+        assert!(!format!("{config:?} {store:?}").contains("geheim"));
     }
 }
