@@ -3,11 +3,11 @@
 //! One idea carries it: **a write that belongs to a running job begins with the fence.** The first statement of its
 //! transaction locks the job's lease row `FOR SHARE` under the epoch that the writer holds. No row: another owner has it,
 //! nothing was written. A row: a taker has to wait until this transaction has ended. So whatever a dead or late owner still
-//! has under way is either before the takeover or refused ([`leases`]).
+//! has under way is either before the takeover or refused (`leases`).
 //!
 //! Every call may end with an unknown outcome, because a connection can break between a COMMIT and its answer. Therefore
 //! every protected write can be repeated and then succeeds. And no caller's cancellation reaches a connection: statements
-//! run on tasks of their own ([`transaction`]).
+//! run on tasks of their own (`transaction`).
 //!
 //! Statements are checked at compile time against the migrations (`.sqlx/`). Times that decide anything come from the
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
