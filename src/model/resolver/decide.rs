@@ -20,6 +20,12 @@ use crate::model::{
     topic::{TopicId, TopicPartition},
 };
 
+/// What a caller may say of a recreated topic.
+const ON_TOPIC_RECREATED: [(&str, &str); 2] = [
+    ("on_topic_recreated", "earliest"),
+    ("on_topic_recreated", "latest"),
+];
+
 /// A start being decided, with what has come up on the way.
 pub(super) struct Resolution<'a> {
     pub(super) inputs: &'a StartInputs<'a>,
@@ -142,7 +148,7 @@ impl<'a> Resolution<'a> {
                 StartReason::PartitionGone,
                 Code::TopicRecreated,
                 &format!("{partition}: the topic was created again without this partition"),
-                "on_topic_recreated",
+                &ON_TOPIC_RECREATED,
             );
         }
     }
@@ -252,7 +258,8 @@ impl<'a> Resolution<'a> {
                 StartReason::TopicRecreated,
                 Code::TopicRecreated,
                 &format!("{partition}: the topic was deleted and created again; offset {offset} belonged to the old one"),
-                "on_topic_recreated",
+                // Its end is not known without a leader, so `latest` would not decide it.
+                facts.bounds.map_or(&ON_TOPIC_RECREATED[..1], |_| &ON_TOPIC_RECREATED),
             );
         }
         if self.restored_on_purpose(partition) {
@@ -366,7 +373,10 @@ impl<'a> Resolution<'a> {
                 StartReason::GroupMissingUsedPolicy,
                 Code::GroupMissing,
                 &format!("{partition}: the group has no committed offset"),
-                "on_missing_group_offset",
+                &[
+                    ("on_missing_group_offset", "earliest"),
+                    ("on_missing_group_offset", "latest"),
+                ],
             ),
         }
     }
@@ -394,14 +404,13 @@ impl<'a> Resolution<'a> {
         reason: StartReason,
         code: Code,
         summary: &str,
-        member: &'static str,
+        choices: &[(&str, &str)],
     ) -> Wanted {
         match policy {
             PositionPolicy::Earliest => Wanted::Earliest(reason),
             PositionPolicy::Latest => Wanted::Latest(reason),
             PositionPolicy::Fail => {
-                let choices = [(member, "earliest"), (member, "latest")];
-                self.blockers.add(code, partition, summary, &choices);
+                self.blockers.add(code, partition, summary, choices);
                 Wanted::Blocked(reason)
             }
         }

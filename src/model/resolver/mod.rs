@@ -83,7 +83,7 @@ impl<'a> StartInputs<'a> {
         let StartFrom::Checkpoint { checkpoint } = self.from else {
             return Named::Nothing;
         };
-        let found = [self.chosen, self.state]
+        let found = [self.state, self.chosen]
             .into_iter()
             .flatten()
             .find(|known| checkpoint.is_none_or(|id| id == known.id));

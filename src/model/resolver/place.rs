@@ -110,12 +110,15 @@ impl Resolution<'_> {
         };
         let policy = self.inputs.policies.on_out_of_range;
         let code = Code::OffsetOutOfRange;
-        let start_at =
-            match self.by_policy(partition, policy, reason, code, &why, "on_out_of_range") {
-                Wanted::Earliest(_) => Some(bounds.earliest),
-                Wanted::Latest(_) => Some(self.end_of(bounds)),
-                Wanted::At { .. } | Wanted::Blocked(_) => None,
-            };
+        let choices = [
+            ("on_out_of_range", "earliest"),
+            ("on_out_of_range", "latest"),
+        ];
+        let start_at = match self.by_policy(partition, policy, reason, code, &why, &choices) {
+            Wanted::Earliest(_) => Some(bounds.earliest),
+            Wanted::Latest(_) => Some(self.end_of(bounds)),
+            Wanted::At { .. } | Wanted::Blocked(_) => None,
+        };
         Placed {
             asked: is_below.then_some(number),
             ..Placed::new(start_at, reason)
