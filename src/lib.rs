@@ -3,4 +3,6 @@
 #![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 pub mod engine;
+pub mod kafka;
 pub mod model;
+pub mod sinks;

@@ -1,0 +1,4 @@
+//! Tests against real services; `scripts/test` starts them.
+#![cfg(test)]
+
+mod broker;
