@@ -61,6 +61,7 @@ codes! {
     OperationNotFound = "operation-not-found", 404, "There is no such operation", "List them: GET /api/v1/operations?job={job}. Operations are kept for 30 days.";
     MethodNotAllowed = "method-not-allowed", 405, "The path does not take this method", "The Allow header names the methods.";
     NotAcceptable = "not-acceptable", 406, "The resource has no such representation", "Accept application/json.";
+    RequestTimeout = "request-timeout", 408, "The body did not arrive in time", "Send the whole body within 30 seconds.";
     BodyTooLarge = "body-too-large", 413, "The body is too large", "Bodies are limited to 1 MiB.";
     UnsupportedMediaType = "unsupported-media-type", 415, "The body's media type is not taken here", "Send Content-Type: application/json.";
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";

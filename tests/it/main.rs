@@ -1,4 +1,8 @@
-//! Tests against real services; `scripts/test` starts them.
+//! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
 mod broker;
+mod dev;
+mod e2e;
+mod store;
+mod support;
