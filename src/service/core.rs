@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     engine::{
-        job_handle::JobHandle,
+        JobHandle,
         ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, Sink},
     },
     model::{

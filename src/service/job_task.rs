@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{
     engine::{
+        JobEnd, JobHandle, JobRun, StopOutcome,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        job_handle::{JobEnd, JobHandle, JobRun, StopOutcome},
         ports::{CheckpointStore, JobLease, Sink},
     },
     model::{
@@ -619,7 +619,7 @@ impl JobTask {
         if declared != row.spec.checkpoint
             && let Some(run) = &self.run
         {
-            run.set_checkpointing(declared);
+            run.set_checkpointing(declared).await;
         }
         Ok(())
     }

@@ -215,7 +215,7 @@ impl Standing {
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
-            delivery: "at-least-once",
+            delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
             pending_start: row.pending_start,

@@ -79,7 +79,7 @@ impl Service {
         };
         let job = self.core.remember(row.clone());
         if changed {
-            tell_the_run(&job, &spec);
+            tell_the_run(&job, &spec).await;
             job.measure_soon.notify_one();
         }
         let warnings = self.shadow_warnings(&job, before.as_ref(), &spec).await;
@@ -313,10 +313,10 @@ fn group_taken(name: &JobName, spec: &JobSpec, other: &JobName) -> ServiceError 
 }
 
 /// Labels and checkpoint timing count at once, everything else from the next start on.
-fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
+async fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
     let run = job.shared().run.clone();
     if let Some(run) = run {
-        run.set_checkpointing(spec.checkpoint.clone());
+        run.set_checkpointing(spec.checkpoint.clone()).await;
     }
 }
 
