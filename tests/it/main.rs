@@ -1,5 +1,6 @@
 //! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
+mod api;
 mod e2e;
 mod support;
