@@ -13,9 +13,9 @@ use std::{
 use reqwest::Method;
 
 use super::{
+    Database,
     client::{Api, Job, block_on},
     kafka::Kafka,
-    Database,
     sink::SinkLog,
     unique,
     wait::{SOON, eventually},
