@@ -281,10 +281,10 @@ fn read_instance(reading: &mut Reading<'_>) -> InstanceConfig {
         &setting::LOCK_DIR,
         || std::env::temp_dir().display().to_string(),
         |text| {
-            if std::path::Path::new(text).is_dir() {
+            if text.starts_with('/') {
                 Ok(text.to_owned())
             } else {
-                Err(format!("'{text}' is no folder: make it, or name another"))
+                Err(format!("'{text}' is no absolute path"))
             }
         },
     );
@@ -405,7 +405,8 @@ fn number(text: &str, least: u32, most: u32) -> Result<u32, String> {
 }
 
 /// The host's name, cut to what an instance id may hold.
-fn host_name() -> String {
+#[must_use]
+pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .or_else(|| {

@@ -88,7 +88,7 @@ fn every_fault_is_reported_at_once_with_key_remedy_and_source() {
 
         [instance]
         id = "no spaces please"
-        lock_dir = "/no/such/folder"
+        lock_dir = "run/handover"
 
         [lease]
         ttl = "2m"
