@@ -40,7 +40,8 @@ pub enum Polled {
     Batch(RecordBatch),
     /// Nothing within the wait.
     Idle,
-    /// The client lost all its brokers; it goes on trying by itself.
+    /// Nothing came, and no broker has been connected for some seconds; the client goes on trying by itself. Comes with
+    /// each empty poll until a broker is connected again.
     Unreachable(String),
 }
 

@@ -156,6 +156,15 @@ fn infrastructure(operation: &str, detail: String) -> KafkaError {
     }
 }
 
+/// Waits before asking again.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a pause of this thread alone, which runs no task and may be left behind"
+)]
+fn pause() {
+    thread::sleep(PAUSE);
+}
+
 /// A partition and the offset found for it, or its own error.
 pub(super) type Listed = (
     TopicPartition,
@@ -198,7 +207,7 @@ impl Asked {
                 _ => return answer,
             }
             attempt += 1;
-            thread::sleep(PAUSE);
+            pause();
         }
     }
 
@@ -241,7 +250,7 @@ impl Asked {
                 break;
             }
             if !last {
-                thread::sleep(PAUSE);
+                pause();
             }
         }
         if let (true, Some(error)) = (answers.is_empty() && !partitions.is_empty(), &failed_whole) {

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     ops::Range,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rdkafka::config::ClientConfig;
@@ -33,6 +33,9 @@ use crate::{
 /// Most entries in a batch. Measured: from 500 on a larger batch is no faster, 100 costs a tenth of the throughput.
 const BATCH_ENTRIES: usize = 1_000;
 
+/// How long connecting may take before the brokers count as lost. A reconnection is tried each 0.1 to 10 s.
+const CONNECTING: Duration = Duration::from_secs(3);
+
 /// How long a close is waited for. Without a broker librdkafka can need a minute; it then goes on by itself.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -46,8 +49,8 @@ pub(super) struct JobConsumer {
     assigned: HashMap<Arc<str>, HashMap<i32, Assigned>>,
     /// Errors to report once the batch before them has been taken.
     failures: VecDeque<ConsumerError>,
-    /// The loss of all brokers, until it has been reported.
-    unreachable: Option<String>,
+    /// Since when no broker is connected.
+    alone_since: Option<Instant>,
 }
 
 struct Assigned {
@@ -69,7 +72,7 @@ impl JobConsumer {
             group: group.to_owned(),
             assigned: HashMap::new(),
             failures: VecDeque::new(),
-            unreachable: None,
+            alone_since: None,
         })
     }
 
@@ -87,12 +90,22 @@ impl JobConsumer {
                     code: Code::KafkaError,
                     class: ErrorClass::Deterministic,
                 }));
-            } else if [ErrorCode::ALL_BROKERS_DOWN, ErrorCode::AUTHENTICATION]
-                .contains(&client_error.error.code)
-            {
-                self.unreachable = Some(error::client(client_error));
             }
         }
+    }
+
+    /// The cause, if no broker has been connected for a while.
+    fn unreachable(&mut self) -> Option<String> {
+        if self.assigned.is_empty() || self.client.connected_brokers() > 0 {
+            self.alone_since = None;
+            return None;
+        }
+        let since = *self.alone_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < CONNECTING {
+            return None;
+        }
+        let cause = self.client.last_error().map(|last| error::client(&last));
+        Some(cause.unwrap_or_else(|| "no broker is connected".to_owned()))
     }
 
     /// The runs up to the first error that ends the consumer; what stands behind it was never counted and is read again.
@@ -247,7 +260,6 @@ impl Consumer for JobConsumer {
         self.hear(batch.client_errors());
         let runs = self.runs(&batch);
         if !runs.is_empty() {
-            self.unreachable = None;
             return Ok(Polled::Batch(RecordBatch::new(
                 runs,
                 Box::new(Messages(batch)),
@@ -256,10 +268,7 @@ impl Consumer for JobConsumer {
         if let Some(failure) = self.failures.pop_front() {
             return Err(failure);
         }
-        Ok(self
-            .unreachable
-            .take()
-            .map_or(Polled::Idle, Polled::Unreachable))
+        Ok(self.unreachable().map_or(Polled::Idle, Polled::Unreachable))
     }
 
     fn committer(&self) -> Arc<dyn OffsetCommitter> {
@@ -365,5 +374,145 @@ impl RecordSource for Messages {
             key: record.key(),
             value: record.value(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::{
+        mocking::MockCluster,
+        producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer},
+    };
+
+    use super::*;
+    use crate::{engine::ports::ConsumerSettings, kafka::KafkaConnection, model::job::JobSpec};
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn consumer(cluster: &MockCluster<'static, DefaultProducerContext>) -> Box<JobConsumer> {
+        let properties = [("bootstrap.servers".to_owned(), cluster.bootstrap_servers())];
+        let connection = KafkaConnection::new("main", properties.into(), false).unwrap();
+        let spec = serde_json::json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"type": "blackhole"},
+        });
+        let source = JobSpec::read(&"readers".parse().unwrap(), &spec)
+            .unwrap()
+            .source;
+        let settings = ConsumerSettings {
+            job: "readers".to_owned(),
+            subtask: 0,
+            source,
+        };
+        let config = connection.consumer_config(&settings);
+        Box::new(JobConsumer::create("main", &config, "readers").unwrap())
+    }
+
+    fn produce(
+        cluster: &MockCluster<'static, DefaultProducerContext>,
+        partition: i32,
+        count: usize,
+    ) {
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", cluster.bootstrap_servers())
+            .create()
+            .unwrap();
+        for _ in 0..count {
+            let record = BaseRecord::<str, str>::to("orders")
+                .partition(partition)
+                .payload("x");
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
+    }
+
+    fn at(partition: i32, offset: i64) -> (TopicPartition, Offset) {
+        (
+            TopicPartition::new("orders", partition),
+            Offset::new(offset).unwrap(),
+        )
+    }
+
+    /// Polls until an answer satisfies `done`.
+    fn poll_until(
+        consumer: &mut JobConsumer,
+        mut done: impl FnMut(Result<Polled, ConsumerError>) -> bool,
+    ) {
+        let until = Instant::now() + PATIENCE;
+        while !done(consumer.poll(Duration::from_millis(50))) {
+            assert!(
+                Instant::now() < until,
+                "nothing of the kind within {PATIENCE:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn lost_brokers_are_reported_for_as_long_as_they_are_away() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        let mut consumer = consumer(&cluster);
+        consumer.assign(&[at(0, 0)]).unwrap();
+        poll_until(&mut consumer, |polled| {
+            matches!(polled, Ok(Polled::Batch(_)))
+        });
+        cluster.broker_down(1).unwrap();
+        let lost = Instant::now();
+        poll_until(&mut consumer, |polled| match polled.unwrap() {
+            Polled::Unreachable(cause) => {
+                assert!(cause.contains("_TRANSPORT"), "{cause}");
+                true
+            }
+            Polled::Batch(_) | Polled::Idle => false,
+        });
+        assert!(lost.elapsed() >= CONNECTING);
+        for _ in 0..5 {
+            let polled = consumer.poll(Duration::from_millis(50)).unwrap();
+            assert!(matches!(polled, Polled::Unreachable(_)), "{polled:?}");
+        }
+        cluster.broker_up(1).unwrap();
+        poll_until(&mut consumer, |polled| matches!(polled, Ok(Polled::Idle)));
+        produce(&cluster, 0, 1);
+        poll_until(&mut consumer, |polled| match polled.unwrap() {
+            Polled::Batch(batch) => batch.len() == 1,
+            Polled::Unreachable(_) | Polled::Idle => false,
+        });
+        consumer.close();
+    }
+
+    #[test]
+    fn an_error_comes_after_the_records_before_it_and_other_partitions_are_not_lost() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 2, 1).unwrap();
+        produce(&cluster, 0, 10);
+        produce(&cluster, 1, 10);
+        let mut consumer = consumer(&cluster);
+        consumer.assign(&[at(0, 3), at(1, 99)]).unwrap();
+        let mut seen = Vec::new();
+        poll_until(&mut consumer, |polled| match polled {
+            Ok(Polled::Batch(batch)) => {
+                for run in batch.runs() {
+                    assert_eq!(run.partition.partition, 0);
+                    seen.extend(batch.records_of(run).map(|record| record.record_offset));
+                }
+                false
+            }
+            Ok(Polled::Idle | Polled::Unreachable(_)) => false,
+            Err(ConsumerError::OutOfRange {
+                partition,
+                position,
+            }) => {
+                assert_eq!((partition, position), at(1, 99));
+                true
+            }
+            Err(other) => panic!("{other}"),
+        });
+        // Whatever came before the error is whole and in order.
+        assert!(
+            seen.iter()
+                .copied()
+                .eq(3..3 + i64::try_from(seen.len()).unwrap())
+        );
     }
 }

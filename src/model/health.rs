@@ -165,6 +165,9 @@ pub struct HealthInputs<'a> {
     pub window: &'a HealthWindow,
 }
 
+/// Finds the evidence for one verdict; none means that it does not hold.
+type Rule = fn(&HealthInputs<'_>) -> Vec<HealthReason>;
+
 /// Gives the verdict: the first that holds of `waiting`, `blocked`, `held`, `stalled`, `behind`, `unknown`, `ok`.
 ///
 /// No rule looks at commits, so a quiet topic is `ok` however long nothing is committed, and a window that is not full is
@@ -177,7 +180,7 @@ pub fn verdict(inputs: &HealthInputs<'_>) -> Health {
             reasons: Vec::new(),
         };
     }
-    let rules: [(HealthStatus, fn(&HealthInputs<'_>) -> Vec<HealthReason>); 5] = [
+    let rules: [(HealthStatus, Rule); 5] = [
         (HealthStatus::Waiting, waiting_reasons),
         (HealthStatus::Blocked, failure_reasons),
         (HealthStatus::Held, held_reasons),

@@ -443,6 +443,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
     fn where_a_difference_comes_from() {
         use DivergenceCause as D;
         use GroupCommitStatus as S;

@@ -140,7 +140,7 @@ impl PartitionFilter {
     ///
     /// # Errors
     /// Says what is wrong with it, for people.
-    pub fn parse(text: &str) -> std::result::Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let mut filter = Self::default();
         let mut current: Option<String> = None;
         for part in text.split(',') {

@@ -14,7 +14,7 @@ use super::{
     Result, Store,
     events::note,
     jobs::{has_state, instance_actor},
-    words::{read_word, storable, word, words},
+    words::{document, read_word, storable, word, words},
 };
 use crate::{
     engine::{
@@ -494,14 +494,14 @@ async fn begin_run(
         "UPDATE jobs SET
              -- Only the intent that this start has read: a later one waits for the next start.
              pending_start = CASE WHEN pending_start ->> 'id' = $2 THEN NULL ELSE pending_start END,
-             running_generation = $3, running_spec = $4, failure = NULL, state = 'running',
+             running_generation = $3, running_spec = $4::text::json, failure = NULL, state = 'running',
              state_since = CASE WHEN state = 'running' THEN state_since ELSE clock_timestamp() END,
              startup_mode_shadowed = startup_mode_shadowed AND $5
          WHERE uid = $1",
         lease.job.0,
         record.consumed_pending,
         record.generation,
-        Json(&record.spec) as _,
+        document(&record.spec)?,
         had_state,
     )
     .execute(connection)
@@ -517,7 +517,7 @@ async fn insert_failed(
     let inserted = sqlx::query!(
         "INSERT INTO checkpoints (job_uid, id, kind, status, epoch, started_at, ended_at,
                                   barrier_ms, sink_flush_ms, store_ms, group_commit_ms, failure, group_commit_status)
-         VALUES ($1, $2, $3, 'failed', $4, $5, $6, $7, $8, $9, $10, $11, 'off')
+         VALUES ($1, $2, $3, 'failed', $4, $5, $6, $7, $8, $9, $10, $11::text::json, 'off')
          ON CONFLICT (job_uid, id) DO NOTHING",
         lease.job.0,
         attempt.id.0,
@@ -529,7 +529,7 @@ async fn insert_failed(
         attempt.phases.sink_flush_ms,
         attempt.phases.store_ms,
         attempt.phases.group_commit_ms,
-        Json(&attempt.failure) as _,
+        document(&attempt.failure)?,
     )
     .execute(&mut *connection)
     .await?;

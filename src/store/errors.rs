@@ -23,23 +23,24 @@ const DATABASE_DROPPED: &str = "57P04";
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
         let text = describe(&error);
-        match &error {
-            sqlx::Error::Database(database) => {
-                if database.code().is_some_and(|code| passes(&code)) {
-                    Self::Unavailable(text)
-                } else {
-                    Self::Refused(text)
-                }
-            }
+        let may_pass = match error.as_database_error() {
+            Some(database) => database.code().is_some_and(|code| passes(&code)),
             // `Protocol` is a broken conversation: the connection is thrown away and the next one works.
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::Protocol(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::PoolClosed
-            | sqlx::Error::WorkerCrashed
-            | sqlx::Error::BeginFailed => Self::Unavailable(text),
-            _ => Self::Refused(text),
+            None => matches!(
+                error,
+                sqlx::Error::Io(_)
+                    | sqlx::Error::Tls(_)
+                    | sqlx::Error::Protocol(_)
+                    | sqlx::Error::PoolTimedOut
+                    | sqlx::Error::PoolClosed
+                    | sqlx::Error::WorkerCrashed
+                    | sqlx::Error::BeginFailed
+            ),
+        };
+        if may_pass {
+            Self::Unavailable(text)
+        } else {
+            Self::Refused(text)
         }
     }
 }

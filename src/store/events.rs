@@ -1,9 +1,12 @@
 //! The history of what happened, and the end of what is kept too long.
 
 use serde_json::Value;
-use sqlx::{PgConnection, types::Json};
+use sqlx::PgConnection;
 
-use super::{Result, Store, words::storable};
+use super::{
+    Result, Store,
+    words::{document, storable},
+};
 use crate::model::ids::JobUid;
 
 impl Store {
@@ -64,11 +67,11 @@ pub(super) async fn note(
     details: &Value,
 ) -> Result<()> {
     sqlx::query!(
-        "INSERT INTO events (job_uid, kind, actor, details) VALUES ($1, $2, $3, $4)",
+        "INSERT INTO events (job_uid, kind, actor, details) VALUES ($1, $2, $3, $4::text::json)",
         job.map(|job| job.0),
         kind,
         storable(actor),
-        Json(details) as _,
+        document(details)?,
     )
     .execute(connection)
     .await?;

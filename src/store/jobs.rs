@@ -10,7 +10,7 @@ use super::{
     events::note,
     leases::{Release, release_lease},
     operations::finish,
-    words::{read_word, word},
+    words::{document, read_word, word},
 };
 use crate::{
     engine::{error::StoreError, ports::JobLease},
@@ -234,9 +234,9 @@ impl Store {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
                     sqlx::query!(
-                        "UPDATE jobs SET pending_start = $2 WHERE uid = $1",
+                        "UPDATE jobs SET pending_start = $2::text::json WHERE uid = $1",
                         job.0,
-                        Json(&pending) as _,
+                        document(&pending)?,
                     )
                     .execute(&mut *connection)
                     .await?;
@@ -401,12 +401,12 @@ async fn write_state(
     failure: Option<&JobFailure>,
 ) -> Result<()> {
     sqlx::query!(
-        "UPDATE jobs SET state = $2, failure = $3,
+        "UPDATE jobs SET state = $2, failure = $3::text::json,
                 state_since = CASE WHEN state = $2 THEN state_since ELSE clock_timestamp() END
          WHERE uid = $1",
         job.0,
         state.name(),
-        failure.map(Json) as _,
+        failure.map(document).transpose()?,
     )
     .execute(connection)
     .await?;
@@ -464,10 +464,10 @@ async fn create(
 ) -> Result<JobRow> {
     let uid = JobUid(Uuid::now_v7());
     sqlx::query!(
-        "INSERT INTO jobs (uid, name, spec) VALUES ($1, $2, $3)",
+        "INSERT INTO jobs (uid, name, spec) VALUES ($1, $2, $3::text::json)",
         uid.0,
         name.as_str(),
-        Json(spec) as _,
+        document(spec)?,
     )
     .execute(&mut *connection)
     .await?;
@@ -494,10 +494,10 @@ async fn replace(
     let shadowed =
         old.spec.startup_mode != spec.startup_mode && has_state(connection, old.uid).await?;
     sqlx::query!(
-        "UPDATE jobs SET spec = $2, generation = generation + 1, startup_mode_shadowed = startup_mode_shadowed OR $3
+        "UPDATE jobs SET spec = $2::text::json, generation = generation + 1, startup_mode_shadowed = startup_mode_shadowed OR $3
          WHERE uid = $1",
         old.uid.0,
-        Json(spec) as _,
+        document(spec)?,
         shadowed,
     )
     .execute(&mut *connection)

@@ -31,6 +31,8 @@ impl Store {
             session::open(&mut connection, limits)
                 .await
                 .map_err(|error| StoreError::Unavailable(super::errors::describe(&error)))?;
+            // The lock can be taken twice. Taken here already, what is pending now is what will be applied.
+            connection.lock().await.map_err(refused)?;
             let before = pending(&mut connection).await?;
             timeout(
                 limits.transaction,
@@ -39,7 +41,7 @@ impl Store {
             .await
             .map_err(|_| StoreError::Unavailable("no answer in time".to_owned()))?
             .map_err(refused)?;
-            // Its end also gives back the lock.
+            // The lock ends with its session.
             drop(connection);
             Ok(before)
         });
@@ -81,6 +83,10 @@ async fn pending(connection: &mut PgConnection) -> Result<Vec<String>> {
         .collect())
 }
 
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "most variants belong to other databases and to migrations read from files"
+)]
 fn refused(error: MigrateError) -> StoreError {
     match error {
         MigrateError::Execute(error) => error.into(),

@@ -12,7 +12,7 @@ use super::{
     errors::violates,
     events::note,
     jobs::{lock, read_name},
-    words::{read_word, storable, word, words},
+    words::{document, read_word, storable, word, words},
 };
 use crate::{
     engine::error::StoreError,
@@ -290,12 +290,12 @@ impl Store {
                     "the server that was to take the checkpoint has ended",
                 );
                 let failed = sqlx::query!(
-                    "UPDATE operations o SET status = 'failed', step = 'owner-lost', error = $1,
+                    "UPDATE operations o SET status = 'failed', step = 'owner-lost', error = $1::text::json,
                             finished_at = clock_timestamp()
                      FROM job_leases l
                      WHERE l.job_uid = o.job_uid AND o.kind = 'checkpoint' AND o.status IN ('queued', 'running')
                        AND NOT EXISTS (SELECT FROM instances i WHERE i.incarnation = l.owner AND i.expires_at > clock_timestamp())",
-                    Json(error) as _,
+                    document(&error)?,
                 )
                 .execute(connection)
                 .await?;
@@ -362,11 +362,11 @@ async fn supersede(connection: &mut PgConnection, new: &NewOperation) -> Result<
         &format!("operation {} took its place", new.id),
     );
     let superseded = sqlx::query_scalar!(
-        "UPDATE operations SET status = 'canceled', error = $3, finished_at = clock_timestamp()
+        "UPDATE operations SET status = 'canceled', error = $3::text::json, finished_at = clock_timestamp()
          WHERE job_uid = $1 AND kind = ANY ($2) AND status IN ('queued', 'running') RETURNING id",
         new.job.0,
         &words(&new.supersedes)?,
-        Json(error) as _,
+        document(&error)?,
     )
     .fetch_all(&mut *connection)
     .await?;
@@ -440,19 +440,19 @@ async fn insert_with(
     let inserted = sqlx::query!(
         "INSERT INTO operations (id, job_uid, kind, status, changed, step, request, requested_by, reason, request_id, result, error,
                                  finished_at, idempotency_scope, idempotency_key, idempotency_body_hash)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, CASE WHEN $13 THEN clock_timestamp() END, $14, $15, $16)",
+         VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8, $9, $10, $11::text::json, $12::text::json, CASE WHEN $13 THEN clock_timestamp() END, $14, $15, $16)",
         new.id.as_str(),
         new.job.0,
         word(&new.kind)?,
         status,
         end.as_ref().and_then(|end| end.changed),
         end.as_ref().map_or("queued", |end| end.step.as_str()),
-        Json(&new.request) as _,
+        document(&new.request)?,
         storable(&new.requested_by),
         new.reason.as_deref().map(storable),
         new.request_id.as_deref().map(storable),
-        end.as_ref().and_then(|end| end.result.map(Json)) as _,
-        end.as_ref().and_then(|end| end.error.map(Json)) as _,
+        end.as_ref().and_then(|end| end.result.map(document)).transpose()?,
+        end.as_ref().and_then(|end| end.error.map(document)).transpose()?,
         end.is_some(),
         key.map(|key| storable(&key.scope)),
         key.map(|key| storable(&key.key)),
@@ -523,15 +523,15 @@ pub(super) async fn finish(
 ) -> Result<()> {
     let end = End::of(outcome)?;
     let finished = sqlx::query!(
-        "UPDATE operations SET status = $2, changed = $3, step = $4, result = $5, error = $6, finished_at = clock_timestamp()
+        "UPDATE operations SET status = $2, changed = $3, step = $4, result = $5::text::json, error = $6::text::json, finished_at = clock_timestamp()
          WHERE id = $1 AND status IN ('queued', 'running')
          RETURNING job_uid, requested_by",
         id.as_str(),
         end.status,
         end.changed,
         end.step,
-        end.result.map(Json) as _,
-        end.error.map(Json) as _,
+        end.result.map(document).transpose()?,
+        end.error.map(document).transpose()?,
     )
     .fetch_optional(&mut *connection)
     .await?;

@@ -3,7 +3,10 @@
 use chrono::{DateTime, Utc};
 use sqlx::types::Json;
 
-use super::{Result, Store, words::storable};
+use super::{
+    Result, Store,
+    words::{document, storable},
+};
 use crate::model::{
     ids::{CheckpointId, JobUid, PlanId},
     resolver::ResolvedStart,
@@ -43,14 +46,14 @@ impl Store {
                 // A repetition after an unknown outcome changes nothing.
                 sqlx::query!(
                     "INSERT INTO start_plans (id, job_uid, generation, checkpoint_id, pending_start, request, resolved, valid_until)
-                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING",
+                     VALUES ($1, $2, $3, $4, $5, $6::text::json, $7::text::json, $8) ON CONFLICT (id) DO NOTHING",
                     plan.id.as_str(),
                     plan.job.0,
                     plan.generation,
                     plan.state.map(|id| id.0),
                     plan.pending_start,
-                    Json(&plan.request) as _,
-                    Json(&plan.resolved) as _,
+                    document(&plan.request)?,
+                    document(&plan.resolved)?,
                     plan.valid_until,
                 )
                 .execute(connection)

@@ -118,9 +118,10 @@ impl Sessions {
         self.pool.acquire().await.map_err(|error| {
             // Whatever keeps us from connecting may pass (a restart, a password that is being changed), and a job must not
             // fail for it.
-            StoreError::Unavailable(match error {
-                sqlx::Error::PoolTimedOut => self.timed_out(),
-                other => describe(&other),
+            StoreError::Unavailable(if matches!(error, sqlx::Error::PoolTimedOut) {
+                self.timed_out()
+            } else {
+                describe(&error)
             })
         })
     }

@@ -29,6 +29,13 @@ pub(super) fn read_word<T: DeserializeOwned>(word: &str) -> Result<T> {
         .map_err(|error: Error| StoreError::Refused(format!("read a stored word: {error}")))
 }
 
+/// A document for a column of type json, to be bound as `$n::text::json`.
+///
+/// sqlx binds its own `Json` as jsonb, which sorts the members and refuses U+0000 before the column is reached.
+pub(super) fn document<T: Serialize + ?Sized>(value: &T) -> Result<String> {
+    serde_json::to_string(value).map_err(|error| StoreError::Refused(error.to_string()))
+}
+
 /// Text that a column can hold: PostgreSQL has no U+0000 in text, and callers and brokers can send one.
 pub(super) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")

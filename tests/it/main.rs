@@ -2,5 +2,8 @@
 #![cfg(test)]
 
 mod api;
+mod broker;
+mod dev;
 mod e2e;
+mod store;
 mod support;

@@ -249,7 +249,8 @@ impl AdminClient {
         })
     }
 
-    /// The newest error of the client as a whole, such as a refused login; the reason behind a missed deadline.
+    /// The newest error of the client as a whole since a broker was last connected, such as a refused login; the reason
+    /// behind a missed deadline.
     #[must_use]
     pub fn last_error(&self) -> Option<ClientError> {
         self.client.last_error()

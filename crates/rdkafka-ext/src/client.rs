@@ -1,8 +1,8 @@
 //! A librdkafka client handle: made from properties, with callbacks into Rust, destroyed off the caller's thread.
 
 use std::{
-    collections::VecDeque,
-    ffi::{CString, c_char, c_int, c_void},
+    collections::{HashSet, VecDeque},
+    ffi::{CStr, CString, c_char, c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr::NonNull,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -25,6 +25,9 @@ const MAX_WAITING_ERRORS: usize = 64;
 
 /// How many spent vectors are kept for the next batches: one being filled, one in the handover, one being emitted.
 const MAX_SPARE_VECTORS: usize = 4;
+
+/// The name of the interceptor that follows connections.
+const CONNECTIONS: &CStr = c"handover-connections";
 
 /// How loud a line of librdkafka's log is, folded from the eight levels of syslog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +61,7 @@ pub(crate) struct Shared {
     log: LogSink,
     errors: Mutex<VecDeque<ClientError>>,
     last_error: Mutex<Option<ClientError>>,
+    connections: Mutex<Connections>,
     spare: Mutex<Vec<SpareVec>>,
     destroyed: Mutex<bool>,
     destroyed_changed: Condvar,
@@ -110,6 +114,29 @@ impl Shared {
     }
 }
 
+/// Which brokers the client is connected to.
+///
+/// librdkafka's error for the loss of all brokers is not raised in every loss (it counts each broker's failures once, and
+/// planned disconnections not at all), so the state of each broker is followed.
+#[derive(Default)]
+struct Connections(HashSet<(i32, String, i32)>);
+
+impl Connections {
+    /// Notes that a broker's connection is up, or no longer.
+    fn note(&mut self, broker_id: i32, host: &str, port: i32, up: bool) {
+        let key = |id: i32| (id, host.to_owned(), port);
+        if up {
+            self.0.insert(key(broker_id));
+        } else {
+            self.0.remove(&key(broker_id));
+        }
+        if broker_id >= 0 {
+            // The entry from before the broker's id was known.
+            self.0.remove(&key(-1));
+        }
+    }
+}
+
 /// What a client is for: decides its type and where its errors are heard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -142,6 +169,7 @@ impl Native {
             log,
             errors: Mutex::default(),
             last_error: Mutex::default(),
+            connections: Mutex::default(),
             spare: Mutex::default(),
             destroyed: Mutex::new(false),
             destroyed_changed: Condvar::new(),
@@ -199,9 +227,14 @@ impl Native {
         lock(&self.shared.errors).drain(..).collect()
     }
 
-    /// The newest client error, which stays.
+    /// The newest client error since a broker was last connected.
     pub(crate) fn last_error(&self) -> Option<ClientError> {
         lock(&self.shared.last_error).clone()
+    }
+
+    /// How many brokers are connected and answer.
+    pub(crate) fn connected_brokers(&self) -> usize {
+        lock(&self.shared.connections).0.len()
     }
 
     /// The error of a call that got no answer.
@@ -298,6 +331,13 @@ fn set_callbacks(
     unsafe {
         sys::rd_kafka_conf_set_opaque(conf, Arc::as_ptr(shared).cast_mut().cast());
         sys::rd_kafka_conf_set_log_cb(conf, Some(on_log));
+        let shared = Arc::as_ptr(shared).cast_mut().cast();
+        coded::rd_kafka_conf_interceptor_add_on_new(
+            conf,
+            CONNECTIONS.as_ptr(),
+            Some(on_new),
+            shared,
+        );
         match purpose {
             Purpose::Consume => sys::rd_kafka_conf_set_error_cb(conf, Some(on_error)),
             Purpose::Ask => {
@@ -379,6 +419,46 @@ unsafe extern "C" fn on_log(
     drop(catch_unwind(AssertUnwindSafe(|| (shared.log)(line))));
 }
 
+/// Asks for the state changes of a new client's brokers.
+unsafe extern "C" fn on_new(
+    rk: *mut sys::rd_kafka_t,
+    _conf: *const sys::rd_kafka_conf_t,
+    opaque: *mut c_void,
+    _errstr: *mut c_char,
+    _errstr_size: usize,
+) -> c_int {
+    // SAFETY: called by librdkafka with a new client; the name is copied, the opaque outlives the client.
+    unsafe {
+        coded::rd_kafka_interceptor_add_on_broker_state_change(
+            rk,
+            CONNECTIONS.as_ptr(),
+            Some(on_broker_state),
+            opaque,
+        )
+    }
+}
+
+/// Called on the broker's thread, with the broker locked: nothing of librdkafka may be called.
+unsafe extern "C" fn on_broker_state(
+    _rk: *mut sys::rd_kafka_t,
+    broker_id: i32,
+    _protocol: *const c_char,
+    name: *const c_char,
+    port: c_int,
+    state: *const c_char,
+    opaque: *mut c_void,
+) -> c_int {
+    // SAFETY: called by librdkafka with live strings and our opaque.
+    let (shared, name, state) = unsafe { (shared_of(opaque), text(name), text(state)) };
+    let up = state.as_deref() == Some("UP");
+    lock(&shared.connections).note(broker_id, name.as_deref().unwrap_or_default(), port, up);
+    if up {
+        // What was wrong before no longer explains a silence.
+        *lock(&shared.last_error) = None;
+    }
+    0
+}
+
 unsafe extern "C" fn on_error(
     rk: *mut sys::rd_kafka_t,
     code: c_int,
@@ -445,4 +525,23 @@ pub(crate) fn until(deadline: Duration) -> Instant {
     Instant::now()
         .checked_add(deadline)
         .unwrap_or_else(|| Instant::now() + Duration::from_secs(31_536_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_that_gets_its_id_is_counted_once() {
+        let mut connections = Connections::default();
+        connections.note(-1, "a", 9092, true);
+        assert_eq!(connections.0.len(), 1);
+        connections.note(1, "a", 9092, true);
+        connections.note(-1, "a", 9092, false);
+        connections.note(2, "b", 9092, true);
+        assert_eq!(connections.0.len(), 2);
+        connections.note(1, "a", 9092, false);
+        connections.note(2, "b", 9092, false);
+        assert_eq!(connections.0.len(), 0);
+    }
 }

@@ -13,7 +13,7 @@ use rdkafka_sys as sys;
 use crate::{
     batch::MessageBatch,
     client::{LogSink, Native, Purpose, until},
-    error::{CallError, CreateError, ErrorCode, KafkaError},
+    error::{CallError, ClientError, CreateError, ErrorCode, KafkaError},
     ffi::{self, ListedPartition, PartitionList, Queue, coded, millis},
 };
 
@@ -230,6 +230,22 @@ impl BatchConsumer {
     pub fn wake(&self) {
         // SAFETY: a live queue.
         unsafe { sys::rd_kafka_queue_yield(self.queue.as_ptr()) };
+    }
+
+    /// How many brokers are connected at the moment.
+    ///
+    /// A consumer that reads keeps a connection to each leader, so none for longer than a connection takes to make means
+    /// that the cluster cannot be reached. librdkafka's own error for that, [`ErrorCode::ALL_BROKERS_DOWN`], is not raised
+    /// in every such case.
+    #[must_use]
+    pub fn connected_brokers(&self) -> usize {
+        self.client.connected_brokers()
+    }
+
+    /// The newest error of the client as a whole since a broker was last connected.
+    #[must_use]
+    pub fn last_error(&self) -> Option<ClientError> {
+        self.client.last_error()
     }
 
     /// Stores offsets for the group and waits for the answer up to `deadline`.

@@ -17,6 +17,26 @@ use crate::error::{CallError, ErrorCode, KafkaError};
 pub(crate) mod coded {
     use super::{c_char, c_int, c_void, sys};
 
+    /// Called for a new client.
+    pub(crate) type OnNew = unsafe extern "C" fn(
+        rk: *mut sys::rd_kafka_t,
+        conf: *const sys::rd_kafka_conf_t,
+        opaque: *mut c_void,
+        text: *mut c_char,
+        size: usize,
+    ) -> c_int;
+
+    /// Called when a broker's connection changes its state.
+    pub(crate) type OnBrokerState = unsafe extern "C" fn(
+        rk: *mut sys::rd_kafka_t,
+        broker_id: i32,
+        protocol: *const c_char,
+        name: *const c_char,
+        port: c_int,
+        state: *const c_char,
+        opaque: *mut c_void,
+    ) -> c_int;
+
     unsafe extern "C" {
         pub(crate) fn rd_kafka_err2name(err: c_int) -> *const c_char;
         pub(crate) fn rd_kafka_err2str(err: c_int) -> *const c_char;
@@ -28,6 +48,18 @@ pub(crate) mod coded {
             size: usize,
         ) -> c_int;
         pub(crate) fn rd_kafka_poll_set_consumer(rk: *mut sys::rd_kafka_t) -> c_int;
+        pub(crate) fn rd_kafka_conf_interceptor_add_on_new(
+            conf: *mut sys::rd_kafka_conf_t,
+            name: *const c_char,
+            on_new: Option<OnNew>,
+            opaque: *mut c_void,
+        ) -> c_int;
+        pub(crate) fn rd_kafka_interceptor_add_on_broker_state_change(
+            rk: *mut sys::rd_kafka_t,
+            name: *const c_char,
+            on_state: Option<OnBrokerState>,
+            opaque: *mut c_void,
+        ) -> c_int;
         pub(crate) fn rd_kafka_commit_queue(
             rk: *mut sys::rd_kafka_t,
             offsets: *const sys::rd_kafka_topic_partition_list_t,
