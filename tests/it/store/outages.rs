@@ -77,7 +77,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     let owner = instance(&store, "owner").await;
 
     proxy.lose_the_next_commit();
-    assert_unavailable(store.take_lease(job.uid, &owner).await);
+    assert_unavailable(&store.take_lease(job.uid, &owner).await);
     assert_eq!(
         world.reload(&job).await.owner.unwrap().epoch.0,
         1,
@@ -87,7 +87,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
 
     let start = checkpoint(&lease, 1, CheckpointKind::Start, 5);
     proxy.lose_the_next_commit();
-    assert_unavailable(store.store_start(&lease, &start, &start_record(&job)).await);
+    assert_unavailable(&store.store_start(&lease, &start, &start_record(&job)).await);
     assert_eq!(
         world.count("SELECT count(*) FROM checkpoint_offsets").await,
         1,
@@ -100,7 +100,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
 
     let stored = checkpoint(&lease, 2, CheckpointKind::Stop, 7);
     proxy.lose_the_next_commit();
-    assert_unavailable(store.complete(&lease, &stored).await);
+    assert_unavailable(&store.complete(&lease, &stored).await);
     assert_eq!(
         world.count("SELECT count(*) FROM checkpoint_offsets").await,
         2,
@@ -114,7 +114,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
 
     let stop = new_operation("op_1", &job, OperationKind::Stop);
     proxy.lose_the_next_commit();
-    assert_unavailable(store.create_operation(&stop, None).await);
+    assert_unavailable(&store.create_operation(&stop, None).await);
     let again = store.create_operation(&stop, None).await.unwrap();
     assert!(matches!(again, CreateOperation::Replayed(operation) if operation.id == stop.id));
 
@@ -147,7 +147,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     );
 }
 
-fn assert_unavailable<T: std::fmt::Debug>(outcome: Result<T, StoreError>) {
+fn assert_unavailable<T: std::fmt::Debug>(outcome: &Result<T, StoreError>) {
     assert!(
         matches!(outcome, Err(StoreError::Unavailable(_))),
         "{outcome:?}"
