@@ -1,11 +1,14 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use futures_util::FutureExt;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
+    consumer_thread::panic_text,
     error::JobError,
+    job_task::JobTask,
     ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
 };
 use crate::model::{
@@ -16,6 +19,9 @@ use crate::model::{
     start::StopCheckpoint,
     views::CheckpointReport,
 };
+
+/// Commands that wait for the job task. It serves them between two events, so the queue is short.
+const COMMANDS: usize = 16;
 
 /// Everything a run needs. The `start` checkpoint is stored already: its positions are where the run begins.
 pub struct JobRun {
@@ -55,47 +61,96 @@ pub enum JobEnd {
 pub struct StopOutcome {
     /// The last checkpoint, if one was wanted.
     pub checkpoint: Option<CheckpointReport>,
-    /// Offsets given to the sink after the newest completed checkpoint: they will be read again.
-    pub will_replay: i64,
-    /// Consumer threads that had not ended within their deadline.
+    /// Offsets given to the sink after the newest completed checkpoint: they will be read again. `None` when that is not
+    /// known: a write to the sink was cut off, or the store has not said whether it keeps the last checkpoint.
+    pub will_replay: Option<i64>,
+    /// Threads that had not ended within their deadline: of consumers, and of a commit to the group that nobody answered.
     pub leaked_threads: usize,
 }
 
 /// Why a required stop did not take place.
 #[derive(Debug, Clone)]
 pub struct StopRefused {
-    /// The checkpoint that failed.
+    /// The checkpoint that failed; `uncertain` when it was sent to the store and may still complete.
     pub checkpoint: CheckpointReport,
+}
+
+/// What a handle asks of the job task.
+pub(super) enum Command {
+    Checkpoint {
+        timeout: Option<Duration>,
+        reply: oneshot::Sender<CheckpointReport>,
+    },
+    Stop {
+        checkpoint: StopCheckpoint,
+        timeout: Duration,
+        refused: oneshot::Sender<StopRefused>,
+    },
+    SetCheckpointing(CheckpointSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
 #[derive(Clone)]
-pub struct JobHandle {}
+pub struct JobHandle {
+    commands: mpsc::Sender<Command>,
+    status: watch::Receiver<Arc<JobStatus>>,
+    end: watch::Receiver<Option<JobEnd>>,
+}
 
 impl JobHandle {
     /// Starts the run.
     #[must_use]
-    pub fn spawn(_run: JobRun) -> Self {
-        todo!()
+    pub fn spawn(run: JobRun) -> Self {
+        let (commands, command_receiver) = mpsc::channel(COMMANDS);
+        let (status_sender, status) = watch::channel(Arc::new(JobTask::first_status(&run)));
+        let (end_sender, end) = watch::channel(None);
+        let span = tracing::info_span!("job", job.name = %run.name, job.epoch = %run.lease.epoch);
+        let task = async move {
+            let job = AssertUnwindSafe(JobTask::run(run, command_receiver, status_sender));
+            let end = job.catch_unwind().await.unwrap_or_else(|panic| {
+                JobEnd::Failed(JobError::Panicked {
+                    part: "job task".to_owned(),
+                    detail: panic_text(panic.as_ref()),
+                })
+            });
+            // Nobody listens any more when the last handle is gone.
+            let _unheard = end_sender.send(Some(end));
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "whoever holds the handle awaits the end of this task through it"
+        )]
+        drop(tokio::spawn(tracing::Instrument::instrument(task, span)));
+        Self {
+            commands,
+            status,
+            end,
+        }
     }
 
     /// The newest status, without waiting.
     #[must_use]
     pub fn status(&self) -> Arc<JobStatus> {
-        todo!()
+        Arc::clone(&self.status.borrow())
     }
 
     /// A receiver that sees each new status.
     #[must_use]
     pub fn watch_status(&self) -> watch::Receiver<Arc<JobStatus>> {
-        todo!()
+        self.status.clone()
     }
 
-    /// Takes a manual checkpoint and waits for its end and for the outcome of its commit to the group (bounded). One that
-    /// was asked for while another attempt is under way begins after it; further callers share the one that waits.
-    /// `None` if the job ended meanwhile.
-    pub async fn trigger_checkpoint(&self, _timeout: Option<Duration>) -> Option<CheckpointReport> {
-        todo!()
+    /// Takes a manual checkpoint and waits for its end and for the outcome of its commit to the group (bounded).
+    ///
+    /// One that was asked for while another attempt is under way begins after it; further callers share the one that
+    /// waits. `None` if the job ended meanwhile.
+    pub async fn trigger_checkpoint(&self, timeout: Option<Duration>) -> Option<CheckpointReport> {
+        let (reply, report) = oneshot::channel();
+        self.commands
+            .send(Command::Checkpoint { timeout, reply })
+            .await
+            .ok()?;
+        report.await.ok()
     }
 
     /// Stops the job. Returns when the run has ended and nothing of it can write any more.
@@ -104,19 +159,44 @@ impl JobHandle {
     /// With [`StopCheckpoint::Required`], when the checkpoint failed: the job goes on.
     pub async fn stop(
         &self,
-        _checkpoint: StopCheckpoint,
-        _timeout: Duration,
+        checkpoint: StopCheckpoint,
+        timeout: Duration,
     ) -> Result<JobEnd, StopRefused> {
-        todo!()
+        let (refused, refusal) = oneshot::channel();
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self
+            .commands
+            .send(Command::Stop {
+                checkpoint,
+                timeout,
+                refused,
+            })
+            .await;
+        match refusal.await {
+            Ok(refused) => Err(refused),
+            Err(_) => Ok(self.ended().await),
+        }
     }
 
     /// Waits for the end of the run.
     pub async fn ended(&self) -> JobEnd {
-        todo!()
+        let mut end = self.end.clone();
+        let ended = end
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|end| end.clone());
+        ended.unwrap_or_else(|| {
+            JobEnd::Failed(JobError::Panicked {
+                part: "job task".to_owned(),
+                detail: "it vanished".to_owned(),
+            })
+        })
     }
 
     /// Changes when checkpoints are taken, from now on.
-    pub fn set_checkpointing(&self, _spec: CheckpointSpec) {
-        todo!()
+    pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
     }
 }

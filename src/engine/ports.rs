@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 
 use super::error::{ConsumerError, KafkaError, SinkError, StoreError};
 use crate::model::{
-    checkpoint::{Checkpoint, FailedCheckpoint, GroupCommit},
+    checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
     ids::{CheckpointId, JobUid, LeaseEpoch},
     job::{Isolation, SourceSpec},
     offset::{Offset, PartitionOffsets},
@@ -40,7 +40,8 @@ pub enum Polled {
     Batch(RecordBatch),
     /// Nothing within the wait.
     Idle,
-    /// The client lost all its brokers; it goes on trying by itself.
+    /// Nothing came, and no broker has been connected for some seconds; the client goes on trying by itself. Comes with
+    /// each empty poll until a broker is connected again.
     Unreachable(String),
 }
 
@@ -222,16 +223,16 @@ pub trait CheckpointStore: Send + Sync {
         at: DateTime<Utc>,
     ) -> Result<(), StoreError>;
 
-    /// Notes what became of a checkpoint's commit to the group.
+    /// Notes, after completion, what the phases took and what became of the commit to the group.
     ///
     /// # Errors
     /// See [`StoreError`].
-    async fn record_group_commit(
+    async fn record_outcome(
         &self,
         lease: &JobLease,
         id: CheckpointId,
-        outcome: &GroupCommit,
-        duration: Duration,
+        phases: &CheckpointPhases,
+        group_commit: &GroupCommit,
     ) -> Result<(), StoreError>;
 
     /// Deletes what the thinning retention no longer keeps.

@@ -162,6 +162,15 @@ pub enum LogFormat {
 }
 
 impl SinkSpec {
+    /// What it guarantees, in the words of docs/guarantees.md.
+    #[must_use]
+    pub fn delivery(&self) -> &'static str {
+        match self {
+            Self::Blackhole => "counted",
+            Self::Log { .. } => "at-least-once",
+        }
+    }
+
     /// The sink's type word.
     #[must_use]
     pub fn kind(&self) -> &'static str {

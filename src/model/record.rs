@@ -25,6 +25,15 @@ pub struct ConsumerRecord<'a> {
 pub trait RecordSource: Send + Sync {
     /// The record at `index`, counted over the whole batch.
     fn record(&self, index: usize) -> ConsumerRecord<'_>;
+
+    /// Bytes of keys and values of the records in `range`.
+    fn payload_bytes(&self, range: Range<usize>) -> u64 {
+        let length = |part: Option<&[u8]>| part.map_or(0, |bytes| bytes.len() as u64);
+        range
+            .map(|index| self.record(index))
+            .map(|record| length(record.key) + length(record.value))
+            .sum()
+    }
 }
 
 /// Records of one partition that follow each other in a batch, and the position after them.
@@ -32,7 +41,8 @@ pub trait RecordSource: Send + Sync {
 pub struct BatchRun {
     /// The partition.
     pub partition: Arc<TopicPartition>,
-    /// Indices of its records; may be empty.
+    /// Indices of its records, offsets strictly growing; may be empty. Where a client goes back (it delivers records
+    /// again after a reconnect) a new run begins.
     pub records: Range<usize>,
     /// A position that the client reached behind these records (the end of the partition, past transaction markers and
     /// compacted offsets). Counts once the records before it are written.
@@ -79,6 +89,12 @@ impl RecordBatch {
     #[must_use]
     pub fn record(&self, index: usize) -> ConsumerRecord<'_> {
         self.source.record(index)
+    }
+
+    /// Bytes of keys and values of the records at `range`.
+    #[must_use]
+    pub fn payload_bytes(&self, range: Range<usize>) -> u64 {
+        self.source.payload_bytes(range)
     }
 
     /// The records of a run.

@@ -3,7 +3,7 @@
 //! A checkpoint and its positions are written in one transaction, behind the fence. Its number and epoch name it: whoever
 //! writes it again after an unknown outcome finds it and has succeeded.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -24,7 +24,7 @@ use crate::{
     model::{
         checkpoint::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
-            CheckpointStatus, FailedCheckpoint, GroupCommit, GroupCommitStatus,
+            CheckpointStatus, FailedCheckpoint, GroupCommit,
         },
         ids::{CheckpointId, JobUid, LeaseEpoch},
         job::{CommitToGroup, JobSpec},
@@ -284,33 +284,31 @@ impl CheckpointStore for Store {
         .await
     }
 
-    async fn record_group_commit(
+    async fn record_outcome(
         &self,
         lease: &JobLease,
         id: CheckpointId,
-        outcome: &GroupCommit,
-        duration: Duration,
+        phases: &CheckpointPhases,
+        group_commit: &GroupCommit,
     ) -> Result<()> {
-        let (lease, outcome) = (*lease, outcome.clone());
-        // What was never sent, or not answered yet, took no time.
-        let sent = matches!(
-            outcome.status,
-            GroupCommitStatus::Ok | GroupCommitStatus::Failed
-        );
-        let took_ms = sent.then(|| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX));
+        let (lease, phases, outcome) = (*lease, *phases, group_commit.clone());
         self.fenced(
-            format!("store the group commit of checkpoint {id} of job {}", lease.job),
+            format!("store the outcome of checkpoint {id} of job {}", lease.job),
             &lease,
             move |connection, _| {
                 Box::pin(async move {
                     let updated = sqlx::query!(
-                        "UPDATE checkpoints SET group_commit_status = $3, group_commit_error = $4, group_commit_ms = $5
+                        "UPDATE checkpoints SET barrier_ms = $3, sink_flush_ms = $4, store_ms = $5, group_commit_ms = $6,
+                                group_commit_status = $7, group_commit_error = $8
                          WHERE job_uid = $1 AND id = $2 AND status = 'completed'",
                         lease.job.0,
                         id.0,
+                        phases.barrier_ms,
+                        phases.sink_flush_ms,
+                        phases.store_ms,
+                        phases.group_commit_ms,
                         word(&outcome.status)?,
                         outcome.error.as_deref().map(storable),
-                        took_ms,
                     )
                     .execute(connection)
                     .await?;

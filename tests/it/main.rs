@@ -1,6 +1,9 @@
-//! Integration tests, on real services. See docs/testing.md.
-
+//! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
+mod api;
+mod broker;
+mod dev;
+mod e2e;
 mod store;
 mod support;

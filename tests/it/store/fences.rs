@@ -1,7 +1,5 @@
 //! Every protected write, against a lease that is no longer held.
 
-use std::time::Duration;
-
 use futures_util::future::BoxFuture;
 use handover::{
     engine::{
@@ -9,7 +7,7 @@ use handover::{
         ports::{CheckpointStore, JobLease},
     },
     model::{
-        checkpoint::{CheckpointKind, GroupCommit},
+        checkpoint::{CheckpointKind, CheckpointPhases, GroupCommit},
         ids::{CheckpointId, LeaseEpoch},
         job_state::{DesiredState, JobState},
     },
@@ -37,10 +35,15 @@ const PROTECTED: [(&str, Call); 9] = [
     ("confirm", |store, lease, _| {
         Box::pin(async move { store.confirm(lease, CheckpointId(1), now()).await })
     }),
-    ("record_group_commit", |store, lease, _| {
+    ("record_outcome", |store, lease, _| {
         Box::pin(async move {
             store
-                .record_group_commit(lease, CheckpointId(1), &GroupCommit::OFF, Duration::ZERO)
+                .record_outcome(
+                    lease,
+                    CheckpointId(1),
+                    &CheckpointPhases::default(),
+                    &GroupCommit::OFF,
+                )
                 .await
         })
     }),

@@ -1,0 +1,164 @@
+//! The thread that owns a consumer client.
+//!
+//! librdkafka's client is polled by blocking, and one thread per client is what lets a full hand-over slot stop the polling
+//! (that *is* the back-pressure) while everything else goes on. The loop keeps the order of Flink's
+//! `KafkaConsumerThread`: serve control requests, poll unless a batch is being carried over, hand over. It differs in two
+//! points: commits do not pass through it (librdkafka's handle is thread-safe, so a slow sink cannot freeze the group's
+//! offset), and a partition is only ever assigned at a number, so there is nothing to seek or resolve here.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use handover_slot::{ConsumerSide, Produced};
+use tokio::sync::oneshot;
+
+use super::{
+    error::JobError,
+    ports::{Consumer, Polled},
+};
+use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
+
+/// A partition to read, and from where.
+pub(super) type Assignment = (TopicPartition, Offset);
+/// The thread's end of the hand-over.
+pub(super) type Producer = ConsumerSide<RecordBatch, Assignment, JobError>;
+
+/// A poll that finds nothing ends after this time, so it bounds the delay of an assignment and of a stop: a blocked poll
+/// cannot be woken.
+const POLL_WAIT: Duration = Duration::from_millis(100);
+
+/// Whether the client has lost its brokers, in its own words.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reachability(Arc<Mutex<Option<String>>>);
+
+impl Reachability {
+    pub(super) fn lost(&self, detail: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(detail);
+    }
+
+    pub(super) fn regained(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(super) fn problem(&self) -> Option<String> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// One consumer client, its end of the hand-over, and a batch that could not be handed over yet.
+struct ConsumerLoop {
+    consumer: Box<dyn Consumer>,
+    producer: Producer,
+    reachability: Reachability,
+    carried: Option<RecordBatch>,
+    has_partitions: bool,
+}
+
+enum Step {
+    GoOn,
+    Ended,
+}
+
+impl ConsumerLoop {
+    fn run(&mut self) {
+        loop {
+            match self.step() {
+                Ok(Step::GoOn) => {}
+                Ok(Step::Ended) => return,
+                Err(error) => return self.producer.report_error(error),
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<Step, JobError> {
+        let requests = self.producer.take_requests();
+        if requests.stop {
+            return Ok(Step::Ended);
+        }
+        if !requests.assign.is_empty() {
+            self.consumer.assign(&requests.assign)?;
+            self.has_partitions = true;
+        }
+        if !self.has_partitions {
+            self.producer.wait_for_request(POLL_WAIT);
+            return Ok(Step::GoOn);
+        }
+        let batch = match self.carried.take() {
+            Some(batch) => batch,
+            None => match self.consumer.poll(POLL_WAIT)? {
+                Polled::Batch(batch) => {
+                    self.reachability.regained();
+                    batch
+                }
+                Polled::Idle => return Ok(Step::GoOn),
+                Polled::Unreachable(detail) => {
+                    self.reachability.lost(detail);
+                    return Ok(Step::GoOn);
+                }
+            },
+        };
+        match self.producer.produce(batch) {
+            Produced::Delivered => Ok(Step::GoOn),
+            Produced::Interrupted(batch) => {
+                self.carried = Some(batch);
+                Ok(Step::GoOn)
+            }
+            Produced::Closed(_) => Ok(Step::Ended),
+        }
+    }
+}
+
+/// Starts the thread. The receiver resolves when the client is closed and the thread is about to end.
+pub(super) fn spawn(
+    name: &str,
+    consumer: Box<dyn Consumer>,
+    producer: Producer,
+    reachability: Reachability,
+) -> std::io::Result<oneshot::Receiver<()>> {
+    let (ended, has_ended) = oneshot::channel();
+    let part = name.to_owned();
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let mut consumer_loop = ConsumerLoop {
+                consumer,
+                producer,
+                reachability,
+                carried: None,
+                has_partitions: false,
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
+            let ConsumerLoop {
+                consumer,
+                producer,
+                carried,
+                ..
+            } = consumer_loop;
+            if let Err(panic) = outcome {
+                producer.report_error(JobError::Panicked {
+                    part,
+                    detail: panic_text(panic.as_ref()),
+                });
+            }
+            // The fetch loop must see the end at once, not when the client has closed: that may take a session time-out.
+            drop(producer);
+            drop(carried);
+            consumer.close();
+            // Nobody listens any more when the job gave up waiting.
+            let _unheard = ended.send(());
+        })?;
+    Ok(has_ended)
+}
+
+/// The words of a panic.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no words".to_owned())
+}

@@ -1,0 +1,187 @@
+//! Commits to the consumer group: one in flight, the newest waits, an older one that waited is displaced.
+//!
+//! Displacing is harmless: checkpoints carry correctness, the group's offset is a report to other tools. Commits are sent
+//! over the consumer's own client from a blocking thread and not through the consumer thread, so they go out while a slow
+//! sink holds that thread.
+
+use std::{sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+
+use super::{error::KafkaError, ports::OffsetCommitter};
+use crate::model::{
+    checkpoint::{GroupCommit, GroupCommitStatus},
+    ids::{CheckpointId, InstallId, JobName},
+    job_status::CommitCounters,
+    offset::PartitionOffsets,
+};
+
+/// How long a commit may take. The first one of a client also looks for the coordinator.
+const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A commit to carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PendingCommit {
+    /// The checkpoint.
+    pub id: CheckpointId,
+    /// Its positions.
+    pub offsets: PartitionOffsets,
+}
+
+/// The slot and what became of the commits.
+#[derive(Debug, Default)]
+pub(super) struct GroupCommits {
+    in_flight: Option<CheckpointId>,
+    pending: Option<PendingCommit>,
+    /// What became of them.
+    pub counters: CommitCounters,
+}
+
+/// What came of offering a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Offered {
+    /// The commit to send now, if none is in flight.
+    pub send: Option<PendingCommit>,
+    /// An older one that will not be sent.
+    pub displaced: Option<CheckpointId>,
+}
+
+impl GroupCommits {
+    /// Offers a checkpoint's offsets.
+    pub(super) fn offer(&mut self, commit: PendingCommit) -> Offered {
+        if self.in_flight.is_none() {
+            self.in_flight = Some(commit.id);
+            return Offered {
+                send: Some(commit),
+                displaced: None,
+            };
+        }
+        let displaced = self.pending.replace(commit).map(|older| older.id);
+        if displaced.is_some() {
+            self.counters.displaced += 1;
+        }
+        Offered {
+            send: None,
+            displaced,
+        }
+    }
+
+    /// The commit in flight has ended; gives the one to send next.
+    pub(super) fn ended(
+        &mut self,
+        id: CheckpointId,
+        outcome: &Result<(), KafkaError>,
+        now: DateTime<Utc>,
+    ) -> (GroupCommit, Option<PendingCommit>) {
+        self.in_flight = None;
+        let report = match outcome {
+            Ok(()) => {
+                self.counters.succeeded += 1;
+                self.counters.last_success_at = Some(now);
+                self.counters.last_committed = Some(id);
+                self.counters.last_error = None;
+                GroupCommit {
+                    status: GroupCommitStatus::Ok,
+                    error: None,
+                }
+            }
+            Err(error) => {
+                self.counters.failed += 1;
+                self.counters.last_error = Some(error.to_string());
+                GroupCommit {
+                    status: GroupCommitStatus::Failed,
+                    error: Some(error.to_string()),
+                }
+            }
+        };
+        let next = self.pending.take();
+        self.in_flight = next.as_ref().map(|commit| commit.id);
+        (report, next)
+    }
+
+    /// Whether a commit is in flight or waits.
+    pub(super) fn is_busy(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// The commit that was sent and is not answered.
+    pub(super) fn in_flight(&self) -> Option<CheckpointId> {
+        self.in_flight
+    }
+}
+
+/// The note beside each committed offset: by it the offsets view tells this job's commits from others'.
+pub(super) fn note(install: InstallId, job: &JobName, id: CheckpointId) -> String {
+    format!("handover:{}:{job}:{id}", install.short())
+}
+
+/// Sends a commit. Blocks.
+pub(super) fn send(
+    committer: &Arc<dyn OffsetCommitter>,
+    commit: &PendingCommit,
+    note: &str,
+) -> Result<(), KafkaError> {
+    committer.commit(&commit.offsets, note, COMMIT_DEADLINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{engine::error::ErrorClass, model::Code};
+
+    fn commit(id: i64) -> PendingCommit {
+        PendingCommit {
+            id: CheckpointId(id),
+            offsets: PartitionOffsets::new(),
+        }
+    }
+
+    #[test]
+    fn one_is_in_flight_and_the_newest_waits() {
+        let mut commits = GroupCommits::default();
+        assert_eq!(
+            commits.offer(commit(1)),
+            Offered {
+                send: Some(commit(1)),
+                displaced: None
+            }
+        );
+        assert_eq!(
+            commits.offer(commit(2)),
+            Offered {
+                send: None,
+                displaced: None
+            }
+        );
+        assert_eq!(
+            commits.offer(commit(3)),
+            Offered {
+                send: None,
+                displaced: Some(CheckpointId(2))
+            }
+        );
+        let (report, next) = commits.ended(CheckpointId(1), &Ok(()), DateTime::UNIX_EPOCH);
+        assert_eq!(
+            (report.status, next),
+            (GroupCommitStatus::Ok, Some(commit(3)))
+        );
+        assert!(commits.is_busy());
+        let refused = KafkaError {
+            operation: "commit".into(),
+            detail: "unknown member".into(),
+            code: Code::KafkaError,
+            class: ErrorClass::Infrastructure,
+        };
+        let (report, next) = commits.ended(CheckpointId(3), &Err(refused), DateTime::UNIX_EPOCH);
+        assert_eq!((report.status, next), (GroupCommitStatus::Failed, None));
+        assert!(!commits.is_busy());
+        assert_eq!(
+            (
+                commits.counters.succeeded,
+                commits.counters.failed,
+                commits.counters.displaced
+            ),
+            (1, 1, 1)
+        );
+    }
+}

@@ -1,0 +1,786 @@
+//! The single owner of a running job: its checkpoints, its commits, its status, its end.
+//!
+//! Everything that happens to a job arrives here as an event of one loop: a command of a handle, a word of a subtask, the
+//! end of a call to the store or to a broker, a timer. Decisions are made by pure parts
+//! ([`CheckpointCoordinator`], [`GroupCommits`], [`PendingPositions`]); this file carries them out. Nothing in the loop waits
+//! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
+
+mod checkpoints;
+mod observation;
+mod store_writes;
+
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use chrono::{DateTime, Utc};
+use futures_util::FutureExt;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::{JoinError, JoinSet},
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
+    consumer_thread::{self, Reachability},
+    error::{ConsumerError, JobError, KafkaError, StoreError},
+    fetcher::{Fetcher, LivePosition},
+    group_commits::GroupCommits,
+    job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
+    pending_positions::{PendingPositions, Resolved},
+    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    subtask::{
+        Barrier, Intake, NewPartition, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
+    },
+};
+use crate::model::{
+    checkpoint::{
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
+        GroupCommit, GroupCommitStatus,
+    },
+    code::Code,
+    ids::CheckpointId,
+    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    offset::PartitionOffsets,
+    start::StopCheckpoint,
+    subtask::owner,
+    topic::{TopicId, TopicPartition},
+    views::CheckpointReport,
+};
+
+/// How often the status is made anew.
+const STATUS_PERIOD: Duration = Duration::from_millis(250);
+/// How long subtasks may take to end after they were cancelled.
+const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
+/// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
+const SUBTASK_ABORT: Duration = Duration::from_secs(1);
+/// How long the client of a consumer thread may take to close; librdkafka may wait for a broker that is away.
+const CONSUMER_CLOSE: Duration = Duration::from_secs(3);
+/// How long the end of a run waits for calls that were made aside.
+const LAST_NOTES: Duration = Duration::from_secs(2);
+
+/// What the job task keeps of a subtask.
+struct Subtask {
+    barrier: watch::Sender<Option<Barrier>>,
+    intake: watch::Sender<Intake>,
+    new_partitions: mpsc::Sender<NewPartition>,
+    view: Arc<SubtaskView>,
+    reachability: Reachability,
+    thread_ended: oneshot::Receiver<()>,
+}
+
+/// What the job task keeps of a partition.
+struct Partition {
+    subtask: u32,
+    position_id: CheckpointId,
+    topic_id: Option<TopicId>,
+    live: Option<Arc<LivePosition>>,
+}
+
+/// A stop under way.
+struct Stopping {
+    required: bool,
+    /// Until when the checkpoint may take.
+    deadline: Instant,
+    asked_at: DateTime<Utc>,
+    /// The attempt that is this stop's own. One that an earlier, refused stop left behind does not count: records were
+    /// taken after it.
+    attempt: Option<CheckpointId>,
+    refused: Vec<oneshot::Sender<StopRefused>>,
+    /// The last checkpoint once it has completed, while its commit is awaited.
+    report: Option<CheckpointReport>,
+}
+
+type Waiters = Vec<oneshot::Sender<CheckpointReport>>;
+
+/// A call that was made aside has ended.
+enum Background {
+    Stored {
+        id: CheckpointId,
+        outcome: Result<(), StoreError>,
+        took: Duration,
+    },
+    Noted(Result<(), StoreError>),
+    Committed {
+        id: CheckpointId,
+        outcome: Result<(), KafkaError>,
+        took: Duration,
+    },
+    Probed(Result<(), KafkaError>),
+    LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
+}
+
+pub(super) struct JobTask {
+    run: JobRun,
+    coordinator: CheckpointCoordinator,
+    subtasks: Vec<Subtask>,
+    cancel: CancellationToken,
+    tasks: JoinSet<(u32, Result<(), JobError>)>,
+    background: JoinSet<Background>,
+    partitions: BTreeMap<TopicPartition, Partition>,
+    pending: PendingPositions,
+    committer: Option<Arc<dyn OffsetCommitter>>,
+    commits: GroupCommits,
+    attempt: Option<checkpoints::Attempt>,
+    waiters: Waiters,
+    queued_waiters: Waiters,
+    awaiting_commit: BTreeMap<CheckpointId, (CheckpointReport, Waiters)>,
+    last: CheckpointSummary,
+    last_offsets: PartitionOffsets,
+    last_failed: Option<(CheckpointId, CheckpointFailure)>,
+    consecutive_failures: u32,
+    /// Whether an attempt that failed had records before it: the next one covers them.
+    output_before: bool,
+    confirmed: Instant,
+    thinned: Instant,
+    probed: Instant,
+    probing: bool,
+    looked_up: Instant,
+    looking_up: bool,
+    store_writes: store_writes::StoreWrites,
+    open_notes: usize,
+    lease_doubt: Option<String>,
+    waiting: BTreeMap<Code, Waiting>,
+    stopping: Option<Stopping>,
+    since: DateTime<Utc>,
+    status: watch::Sender<Arc<JobStatus>>,
+    end: Option<JobEnd>,
+}
+
+impl JobTask {
+    /// The status before the first event.
+    pub(super) fn first_status(run: &JobRun) -> JobStatus {
+        let now = run.clock.now();
+        let partitions = run.start.positions.iter().map(|(partition, position)| {
+            let subtask = owner(&partition.topic, partition.partition, run.spec.parallelism);
+            (
+                partition.clone(),
+                LivePartition {
+                    subtask,
+                    position: position.next_offset,
+                },
+            )
+        });
+        JobStatus {
+            epoch: run.lease.epoch,
+            since: now,
+            observed_at: now,
+            stopping: false,
+            partitions: Arc::new(partitions.collect()),
+            records: 0,
+            bytes: 0,
+            redelivered: 0,
+            last_checkpoint: Some(start_summary(&run.start)),
+            in_progress: None,
+            last_failed: None,
+            consecutive_failures: 0,
+            commits: CommitCounters::default(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Runs the job to its end.
+    pub(super) async fn run(
+        run: JobRun,
+        mut commands: mpsc::Receiver<Command>,
+        status: watch::Sender<Arc<JobStatus>>,
+    ) -> JobEnd {
+        let (events_sender, mut events) = mpsc::channel(64);
+        let mut job = Self::new(run, status);
+        if let Err(error) = job.open_subtasks(&events_sender) {
+            job.end = Some(JobEnd::Failed(error));
+        }
+        let mut lease_health = job.run.lease_health.clone();
+        // What was said before the run began counts too.
+        lease_health.mark_changed();
+        let mut tick = tokio::time::interval(STATUS_PERIOD);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while job.end.is_none() {
+            let deadline = job.next_deadline();
+            tokio::select! {
+                biased;
+                changed = lease_health.changed() => job.on_lease(changed.ok().map(|()| lease_health.borrow_and_update().clone())),
+                command = commands.recv() => job.on_command(command),
+                Some(ended) = job.tasks.join_next() => job.on_subtask_end(ended),
+                Some(event) = events.recv() => job.on_subtask_event(event),
+                Some(done) = job.background.join_next() => job.on_background(done),
+                () = tokio::time::sleep_until(deadline) => job.on_deadline(),
+                _ = tick.tick() => job.on_tick(),
+            }
+        }
+        job.close().await
+    }
+
+    fn new(run: JobRun, status: watch::Sender<Arc<JobStatus>>) -> Self {
+        let now = Instant::now();
+        let subtasks = run.spec.parallelism;
+        let coordinator = CheckpointCoordinator::new(
+            run.spec.checkpoint.clone(),
+            subtasks,
+            run.start.id.next(),
+            now,
+        );
+        let partitions = run.start.positions.iter().map(|(partition, position)| {
+            let state = Partition {
+                subtask: owner(&partition.topic, partition.partition, subtasks),
+                position_id: position.position_id,
+                topic_id: position.topic_id.clone(),
+                live: position.next_offset.map(LivePosition::at),
+            };
+            (partition.clone(), state)
+        });
+        let partitions: BTreeMap<TopicPartition, Partition> = partitions.collect();
+        let unresolved = partitions.iter().filter(|(_, state)| state.live.is_none());
+        Self {
+            coordinator,
+            subtasks: Vec::new(),
+            cancel: CancellationToken::new(),
+            tasks: JoinSet::new(),
+            background: JoinSet::new(),
+            pending: PendingPositions::new(
+                unresolved.map(|(partition, _)| partition.clone()).collect(),
+            ),
+            partitions,
+            committer: None,
+            commits: GroupCommits::default(),
+            attempt: None,
+            waiters: Vec::new(),
+            queued_waiters: Vec::new(),
+            awaiting_commit: BTreeMap::new(),
+            last: start_summary(&run.start),
+            last_offsets: run.start.offsets(),
+            last_failed: None,
+            consecutive_failures: 0,
+            output_before: false,
+            confirmed: now,
+            thinned: now,
+            probed: now,
+            probing: false,
+            looked_up: now,
+            looking_up: false,
+            store_writes: store_writes::StoreWrites::default(),
+            open_notes: 0,
+            lease_doubt: None,
+            waiting: BTreeMap::new(),
+            stopping: None,
+            since: run.clock.now(),
+            status,
+            end: None,
+            run,
+        }
+    }
+
+    fn open_subtasks(&mut self, events: &mpsc::Sender<SubtaskEvent>) -> Result<(), JobError> {
+        (0..self.run.spec.parallelism).try_for_each(|subtask| self.open_subtask(subtask, events))
+    }
+
+    fn open_subtask(
+        &mut self,
+        subtask: u32,
+        events: &mpsc::Sender<SubtaskEvent>,
+    ) -> Result<(), JobError> {
+        let settings = ConsumerSettings {
+            job: self.run.name.to_string(),
+            subtask,
+            source: self.run.spec.source.clone(),
+        };
+        let consumer = self
+            .run
+            .kafka
+            .consumer(&settings)
+            .map_err(ConsumerError::Kafka)?;
+        if self.committer.is_none() {
+            self.committer = Some(consumer.committer());
+        }
+        let (producer, batches) = handover_slot::channel();
+        let view = Arc::new(SubtaskView::default());
+        let mut fetcher = Fetcher::new(self.run.spec.source.format, Arc::clone(&view.counters));
+        let mut assignments = Vec::new();
+        for (partition, state) in self
+            .partitions
+            .iter()
+            .filter(|(_, state)| state.subtask == subtask)
+        {
+            let Some(live) = &state.live else { continue };
+            let Some(position) = live.get() else { continue };
+            fetcher.register(&(partition.clone(), position), Arc::clone(live));
+            assignments.push((partition.clone(), position));
+        }
+        batches.assign(assignments);
+        let reachability = Reachability::default();
+        let thread_name = format!("consumer-{}-{subtask}", self.run.name);
+        let thread_ended =
+            consumer_thread::spawn(&thread_name, consumer, producer, reachability.clone())
+                .map_err(|error| JobError::Panicked {
+                    part: thread_name,
+                    detail: error.to_string(),
+                })?;
+        let (barrier, barrier_receiver) = watch::channel(None);
+        let (intake, intake_receiver) = watch::channel(Intake::Open);
+        // There is room for every partition that may come.
+        let to_come = self
+            .partitions
+            .values()
+            .filter(|state| state.subtask == subtask && state.live.is_none());
+        let (new_partitions, new_partition_receiver) = mpsc::channel(to_come.count().max(1));
+        let task = SubtaskTask {
+            subtask,
+            batches,
+            fetcher,
+            sink: Arc::clone(&self.run.sink),
+            channels: SubtaskChannels {
+                barrier: barrier_receiver,
+                intake: intake_receiver,
+                new_partitions: new_partition_receiver,
+                events: events.clone(),
+                cancel: self.cancel.clone(),
+            },
+            view: Arc::clone(&view),
+            has_output: false,
+        };
+        self.tasks
+            .spawn(tracing::Instrument::in_current_span(async move {
+                let outcome = AssertUnwindSafe(task.run()).catch_unwind().await;
+                let outcome = outcome.unwrap_or_else(|panic| {
+                    Err(JobError::Panicked {
+                        part: format!("subtask {subtask}"),
+                        detail: consumer_thread::panic_text(panic.as_ref()),
+                    })
+                });
+                (subtask, outcome)
+            }));
+        self.subtasks.push(Subtask {
+            barrier,
+            intake,
+            new_partitions,
+            view,
+            reachability,
+            thread_ended,
+        });
+        Ok(())
+    }
+
+    /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
+    async fn close(mut self) -> JobEnd {
+        self.cancel.cancel();
+        // The committer shares the first consumer's client, which cannot close while it is held.
+        self.committer = None;
+        let all_ended = tokio::time::timeout(SUBTASK_CLOSE, async {
+            while self.tasks.join_next().await.is_some() {}
+        });
+        let some_were_stuck = all_ended.await.is_err();
+        if some_were_stuck {
+            // A task that is stuck in its sink is ended here; its end of the hand-over closes with it.
+            let _still_stuck = tokio::time::timeout(SUBTASK_ABORT, self.tasks.shutdown()).await;
+        }
+        let cut_off = some_were_stuck
+            || self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.was_cut_off());
+        self.publish();
+        let mut leaked_threads = 0;
+        let deadline = Instant::now() + CONSUMER_CLOSE;
+        for subtask in self.subtasks.drain(..) {
+            let closed = tokio::time::timeout_at(deadline, subtask.thread_ended).await;
+            leaked_threads += usize::from(closed.is_err());
+        }
+        self.settle_calls().await;
+        leaked_threads += usize::from(self.commits.in_flight().is_some());
+        if leaked_threads > 0 {
+            tracing::warn!(
+                leaked_threads,
+                "consumer clients or a commit did not end in time; they are left to end by themselves"
+            );
+        }
+        for (report, waiters) in std::mem::take(&mut self.awaiting_commit).into_values() {
+            let report = self.as_it_ended(report);
+            for waiter in waiters {
+                // A caller that went away loses only the answer.
+                let _unheard = waiter.send(report.clone());
+            }
+        }
+        let store_has_not_said = self
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.checkpoint.is_some());
+        let is_known = !cut_off && !store_has_not_said;
+        match self.end.take() {
+            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(StopOutcome {
+                checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
+                will_replay: is_known.then(|| self.unsaved_offsets()),
+                leaked_threads,
+            }),
+            Some(failed @ JobEnd::Failed(_)) => failed,
+            None => JobEnd::Failed(JobError::Panicked {
+                part: "job task".to_owned(),
+                detail: "it ended without a reason".to_owned(),
+            }),
+        }
+    }
+
+    /// Waits a moment for calls that were made aside: what they bring still counts, and the lease is still ours.
+    async fn settle_calls(&mut self) {
+        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+            self.background.abort_all();
+        }
+        let deadline = Instant::now() + LAST_NOTES;
+        while let Ok(Some(done)) =
+            tokio::time::timeout_at(deadline, self.background.join_next()).await
+        {
+            match done {
+                Ok(Background::Probed(_) | Background::LookedUp(_)) | Err(_) => {}
+                Ok(
+                    Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
+                ) => self.on_background(done),
+            }
+        }
+    }
+
+    /// A stop's report with what became known after it was made.
+    fn as_it_ended(&self, report: CheckpointReport) -> CheckpointReport {
+        if self.last.id != report.id {
+            return report;
+        }
+        let mut group_commit = self.last.group_commit.clone();
+        if group_commit.status == GroupCommitStatus::Pending
+            && self.commits.in_flight() != Some(report.id)
+        {
+            group_commit = GroupCommit {
+                status: GroupCommitStatus::Failed,
+                error: Some("the job ended before it was sent".to_owned()),
+            };
+        }
+        CheckpointReport {
+            id: report.id,
+            status: "completed".to_owned(),
+            completed_at: Some(self.last.completed_at),
+            group_commit,
+            phases: self.last.phases,
+            failure: None,
+        }
+    }
+
+    /// Offsets given to the sink after the newest completed checkpoint.
+    fn unsaved_offsets(&self) -> i64 {
+        let positions = self.partitions.iter().filter_map(|(partition, state)| {
+            let live = state.live.as_ref()?.get()?;
+            let saved = self.last_offsets.get(partition)?;
+            Some(live.distance_from(*saved).max(0))
+        });
+        positions.sum()
+    }
+
+    fn fail(&mut self, error: JobError) {
+        // The first cause is the one to tell; what follows from it would hide it.
+        if self.end.is_none() {
+            tracing::error!(error = %error, "the job gave up");
+            self.end = Some(JobEnd::Failed(error));
+        }
+    }
+
+    fn next_deadline(&self) -> Instant {
+        let far = Instant::now() + Duration::from_secs(3_600);
+        let stop = self.stopping.as_ref().map(|stopping| stopping.deadline);
+        [self.coordinator.deadline(), stop]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(far)
+    }
+
+    fn on_command(&mut self, command: Option<Command>) {
+        match command {
+            Some(Command::Checkpoint { timeout, reply }) => self.on_trigger(timeout, reply),
+            Some(Command::Stop {
+                checkpoint,
+                timeout,
+                refused,
+            }) => self.on_stop(checkpoint, timeout, refused),
+            Some(Command::SetCheckpointing(spec)) => {
+                self.run.spec.checkpoint = spec.clone();
+                self.coordinator.set_spec(spec, Instant::now());
+            }
+            // Nobody can ask for anything any more.
+            None => self.stopped(None),
+        }
+    }
+
+    fn on_trigger(&mut self, timeout: Option<Duration>, reply: oneshot::Sender<CheckpointReport>) {
+        if let Some(stopping) = &self.stopping {
+            // No record is taken any more: the stop's checkpoint covers everything that this one would.
+            let last = stopping
+                .attempt
+                .and_then(|id| self.awaiting_commit.get_mut(&id));
+            match last {
+                Some((_, waiters)) => waiters.push(reply),
+                None if stopping.attempt.is_some() => self.waiters.push(reply),
+                None => self.queued_waiters.push(reply),
+            }
+            return;
+        }
+        self.queued_waiters.push(reply);
+        self.trigger_manual(timeout);
+    }
+
+    fn trigger_manual(&mut self, timeout: Option<Duration>) {
+        let event = CoordinatorEvent::Trigger {
+            kind: CheckpointKind::Manual,
+            timeout,
+        };
+        self.coordinate(event);
+    }
+
+    fn on_stop(
+        &mut self,
+        checkpoint: StopCheckpoint,
+        timeout: Duration,
+        refused: oneshot::Sender<StopRefused>,
+    ) {
+        if checkpoint == StopCheckpoint::None {
+            let last = self
+                .stopping
+                .as_ref()
+                .and_then(|stopping| stopping.report.clone());
+            return self.stopped(last);
+        }
+        let deadline = Instant::now() + timeout;
+        if let Some(stopping) = &mut self.stopping {
+            stopping.refused.push(refused);
+            stopping.required &= checkpoint == StopCheckpoint::Required;
+            stopping.deadline = stopping.deadline.min(deadline);
+            return;
+        }
+        let required = checkpoint == StopCheckpoint::Required;
+        self.stopping = Some(Stopping {
+            required,
+            deadline,
+            asked_at: self.run.clock.now(),
+            attempt: None,
+            refused: vec![refused],
+            report: None,
+        });
+        self.coordinator.set_periodic(false);
+        self.apply_intake();
+        self.coordinate(CoordinatorEvent::Trigger {
+            kind: CheckpointKind::Stop,
+            timeout: Some(timeout),
+        });
+        self.publish();
+    }
+
+    fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
+        if self.end.is_none() {
+            self.end = Some(JobEnd::Stopped(StopOutcome {
+                checkpoint,
+                will_replay: None,
+                leaked_threads: 0,
+            }));
+        }
+    }
+
+    fn on_lease(&mut self, health: Option<LeaseHealth>) {
+        match health {
+            Some(LeaseHealth::Held) => self.lease_doubt = None,
+            Some(LeaseHealth::Doubtful(detail)) => self.lease_doubt = Some(detail),
+            Some(LeaseHealth::Lost) => self.fail(JobError::Fenced),
+            // The server that renews the lease is going down without a stop.
+            None => self.stopped(None),
+        }
+        self.apply_intake();
+        self.publish();
+    }
+
+    fn apply_intake(&self) {
+        let frozen = self.stopping.is_some() || self.lease_doubt.is_some();
+        let intake = if frozen { Intake::Frozen } else { Intake::Open };
+        for subtask in &self.subtasks {
+            subtask
+                .intake
+                .send_if_modified(|now| std::mem::replace(now, intake) != intake);
+        }
+    }
+
+    fn on_subtask_end(&mut self, ended: Result<(u32, Result<(), JobError>), JoinError>) {
+        let error = match ended {
+            Ok((_, Err(error))) => error,
+            Ok((subtask, Ok(()))) => JobError::Panicked {
+                part: format!("consumer thread of subtask {subtask}"),
+                detail: "it ended without a reason".to_owned(),
+            },
+            Err(error) => {
+                let detail = match error.try_into_panic() {
+                    Ok(panic) => consumer_thread::panic_text(panic.as_ref()),
+                    Err(error) => error.to_string(),
+                };
+                JobError::Panicked {
+                    part: "subtask".to_owned(),
+                    detail,
+                }
+            }
+        };
+        self.fail(error);
+    }
+
+    fn on_subtask_event(&mut self, event: SubtaskEvent) {
+        match event {
+            SubtaskEvent::Prepared(prepared) => {
+                let (id, subtask) = (prepared.id, prepared.subtask);
+                match self.attempt.as_mut().filter(|attempt| attempt.id == id) {
+                    Some(attempt) => attempt.prepared.push(prepared),
+                    // Late: the next attempt covers it, and says that there was output.
+                    None => self.output_before |= prepared.has_output,
+                }
+                self.coordinate(CoordinatorEvent::Prepared { id, subtask });
+            }
+            SubtaskEvent::PrepareFailed {
+                id,
+                subtask,
+                detail,
+            } => {
+                tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
+                self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
+            }
+        }
+    }
+
+    fn on_background(&mut self, done: Result<Background, JoinError>) {
+        match done {
+            Ok(Background::Stored { id, outcome, took }) => self.on_stored(id, outcome, took),
+            Ok(Background::Noted(outcome)) => self.on_noted(outcome),
+            Ok(Background::Committed { id, outcome, took }) => {
+                self.on_committed(id, &outcome, took);
+            }
+            Ok(Background::Probed(outcome)) => self.on_probed(&outcome),
+            Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Err(error) => self.fail(JobError::Panicked {
+                part: "job task".to_owned(),
+                detail: error.to_string(),
+            }),
+        }
+    }
+
+    fn on_deadline(&mut self) {
+        self.coordinate(CoordinatorEvent::Tick);
+        let now = Instant::now();
+        if self
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| now >= stopping.deadline)
+        {
+            self.stop_ran_out();
+        }
+    }
+
+    /// The time of a stop is over before its checkpoint has ended.
+    fn stop_ran_out(&mut self) {
+        let Some(stopping) = &self.stopping else {
+            return;
+        };
+        if let Some(report) = stopping.report.clone() {
+            // The checkpoint is stored; only its commit to the group is open.
+            return self.stopped(Some(report));
+        }
+        let (own, asked_at) = (stopping.attempt, stopping.asked_at);
+        let under_way = self.attempt.as_ref().map(|attempt| attempt.id);
+        if let Some(id) = own.filter(|own| under_way == Some(*own)) {
+            let actions = self.coordinator.give_up(id, Instant::now());
+            if actions.is_empty() {
+                return self.stop_failed(uncertain_report(id));
+            }
+            return self.carry_out(actions);
+        }
+        self.coordinator.withdraw(CheckpointKind::Stop);
+        let now = self.run.clock.now();
+        let in_the_way = under_way.map_or_else(String::new, |id| {
+            format!(": checkpoint {id} was still under way")
+        });
+        let mut failure = CheckpointFailure {
+            code: Code::CheckpointTimeout.to_string(),
+            phase: "barrier".to_owned(),
+            summary: format!(
+                "the last checkpoint could not begin within the stop's timeout{in_the_way}"
+            ),
+            slowest: self.coordinator.missing(Instant::now()),
+        };
+        self.name_the_slow_part(&mut failure);
+        let id = self.coordinator.spend_id();
+        self.last_failed = Some((id, failure.clone()));
+        self.note_failure(FailedCheckpoint {
+            id,
+            kind: CheckpointKind::Stop,
+            epoch: self.run.lease.epoch,
+            started_at: asked_at,
+            failed_at: now,
+            phases: CheckpointPhases::default(),
+            failure: failure.clone(),
+        });
+        self.stop_failed(failed_report(id, CheckpointPhases::default(), failure));
+    }
+
+    fn stop_failed(&mut self, report: CheckpointReport) {
+        let Some(stopping) = self.stopping.take() else {
+            return;
+        };
+        if !stopping.required {
+            return self.stopped(Some(report));
+        }
+        for refused in stopping.refused {
+            // A caller that went away loses only the answer.
+            let _unheard = refused.send(StopRefused {
+                checkpoint: report.clone(),
+            });
+        }
+        self.coordinator.set_periodic(true);
+        self.apply_intake();
+        if !self.queued_waiters.is_empty() {
+            // They waited for the stop's checkpoint.
+            self.trigger_manual(None);
+        }
+        self.publish();
+    }
+}
+
+fn failed_report(
+    id: CheckpointId,
+    phases: CheckpointPhases,
+    failure: CheckpointFailure,
+) -> CheckpointReport {
+    CheckpointReport {
+        id,
+        status: "failed".to_owned(),
+        completed_at: None,
+        group_commit: GroupCommit::OFF,
+        phases,
+        failure: Some(failure),
+    }
+}
+
+/// A checkpoint that was sent to the store, which has not said whether it keeps it.
+fn uncertain_report(id: CheckpointId) -> CheckpointReport {
+    let failure = CheckpointFailure {
+        code: Code::CheckpointTimeout.to_string(),
+        phase: "store".to_owned(),
+        summary: "the store has not said whether it keeps the checkpoint".to_owned(),
+        slowest: Vec::new(),
+    };
+    CheckpointReport {
+        status: "uncertain".to_owned(),
+        ..failed_report(id, CheckpointPhases::default(), failure)
+    }
+}
+
+fn start_summary(start: &Checkpoint) -> CheckpointSummary {
+    CheckpointSummary {
+        id: start.id,
+        kind: start.kind,
+        completed_at: start.completed_at,
+        confirmed_at: start.completed_at,
+        group_commit: GroupCommit::OFF,
+        phases: start.phases,
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,414 @@
+//! One subtask: a consumer thread, its hand-over slot, and the task that takes batches from it and gives them to the sink.
+//!
+//! The task is the only owner of its positions and of its sink writer. A checkpoint's barrier reaches it as a message and
+//! is served between two batches, so a snapshot needs no lock: the task that gives records to the sink is the task that
+//! takes the snapshot. A barrier is a value to look at, not a queue: if the sink blocks for ten intervals, only the newest
+//! barrier is there when it comes back.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use handover_slot::{FetcherSide, NextError};
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    backoff::Backoff,
+    consumer_thread::Assignment,
+    error::{ErrorClass, JobError, SinkError},
+    fetcher::{Counters, Fetcher, LivePosition},
+    ports::{Sink, SinkWriter},
+};
+use crate::model::{ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch};
+
+/// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
+const WRITER_CLOSE: Duration = Duration::from_secs(3);
+
+/// A checkpoint's barrier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Barrier {
+    /// The attempt.
+    pub id: CheckpointId,
+    /// When it was sent.
+    pub sent_at: Instant,
+}
+
+/// Whether a subtask may take batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intake {
+    /// It may.
+    Open,
+    /// It finishes the batch it has and takes no other: the last checkpoint of a stop, or a doubtful lease.
+    Frozen,
+}
+
+/// A partition on its way to its subtask.
+pub(super) struct NewPartition {
+    /// Where it begins.
+    pub assignment: Assignment,
+    /// Where its position is shown.
+    pub live: Arc<LivePosition>,
+}
+
+/// What a subtask tells the job task.
+#[derive(Debug)]
+pub(super) enum SubtaskEvent {
+    /// Everything up to these positions is with the sink, durable as far as the sink goes.
+    Prepared(Prepared),
+    /// The sink could not make it durable; it may work the next time.
+    PrepareFailed {
+        /// The attempt.
+        id: CheckpointId,
+        /// Which subtask.
+        subtask: u32,
+        /// What the sink said.
+        detail: String,
+    },
+}
+
+/// A subtask's part of a checkpoint.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// The attempt.
+    pub id: CheckpointId,
+    /// Which subtask.
+    pub subtask: u32,
+    /// Its positions.
+    pub positions: PartitionOffsets,
+    /// From the barrier's sending until it was served.
+    pub barrier: Duration,
+    /// How long the sink took.
+    pub flush: Duration,
+    /// Whether records went to the sink since the snapshot before.
+    pub has_output: bool,
+}
+
+/// What a subtask does at this moment, for the question "what was it doing?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Activity {
+    /// Waits for records.
+    Idle = 0,
+    /// Checks values.
+    Decode = 1,
+    /// Waits for the sink to take a batch.
+    SinkWrite = 2,
+    /// Waits for the sink to make everything durable.
+    SinkFlush = 3,
+    /// Waits for the sink to open its writer.
+    SinkOpen = 4,
+}
+
+impl Activity {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Decode => "decode",
+            Self::SinkWrite => "sink-write",
+            Self::SinkFlush => "sink-flush",
+            Self::SinkOpen => "sink-open",
+        }
+    }
+
+    /// Whether it is the sink that is waited for.
+    pub(super) fn waits_for_sink(self) -> bool {
+        match self {
+            Self::Idle | Self::Decode => false,
+            Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
+        }
+    }
+}
+
+/// The part of a subtask that the job task reads without asking.
+#[derive(Debug, Default)]
+pub(super) struct SubtaskView {
+    /// What it counted.
+    pub counters: Arc<Counters>,
+    activity: AtomicU8,
+    cut_off: AtomicBool,
+    sink_problem: Mutex<Option<String>>,
+}
+
+impl SubtaskView {
+    fn enter(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+    }
+
+    pub(super) fn activity(&self) -> Activity {
+        match self.activity.load(Ordering::Relaxed) {
+            1 => Activity::Decode,
+            2 => Activity::SinkWrite,
+            3 => Activity::SinkFlush,
+            4 => Activity::SinkOpen,
+            _ => Activity::Idle,
+        }
+    }
+
+    /// Whether the subtask was ended while the sink had a batch and had not said yes: some of it may have been kept.
+    pub(super) fn was_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
+    }
+
+    fn set_sink_problem(&self, problem: Option<String>) {
+        *self
+            .sink_problem
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    /// What the sink said when it last refused for a reason that passes; `None` when it works.
+    pub(super) fn sink_problem(&self) -> Option<String> {
+        self.sink_problem
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// The job task's end of a subtask's channels.
+pub(super) struct SubtaskChannels {
+    /// The newest barrier.
+    pub barrier: watch::Receiver<Option<Barrier>>,
+    /// Whether batches may be taken.
+    pub intake: watch::Receiver<Intake>,
+    /// Partitions that were given a position after the start.
+    pub new_partitions: mpsc::Receiver<NewPartition>,
+    /// Where to tell what happened.
+    pub events: mpsc::Sender<SubtaskEvent>,
+    /// Ends the subtask without a checkpoint.
+    pub cancel: CancellationToken,
+}
+
+/// The task of a subtask.
+pub(super) struct SubtaskTask {
+    /// Its number.
+    pub subtask: u32,
+    /// Its end of the hand-over.
+    pub batches: FetcherSide<RecordBatch, Assignment, JobError>,
+    /// Its positions.
+    pub fetcher: Fetcher,
+    /// Where its records go.
+    pub sink: Arc<dyn Sink>,
+    /// Its channels.
+    pub channels: SubtaskChannels,
+    /// What it shows.
+    pub view: Arc<SubtaskView>,
+    /// Whether records went to the sink since the last snapshot.
+    pub has_output: bool,
+}
+
+/// What the loop does next.
+enum Next {
+    Cancelled,
+    Barrier(Barrier),
+    NewPartition(NewPartition),
+    Batch(Result<RecordBatch, NextError<JobError>>),
+    IntakeChanged,
+}
+
+impl SubtaskTask {
+    /// Runs until it is cancelled or something fails that will not pass.
+    ///
+    /// # Errors
+    /// The first cause.
+    pub(super) async fn run(mut self) -> Result<(), JobError> {
+        let Some(mut writer) = self.open_writer().await? else {
+            return Ok(());
+        };
+        let outcome = self.run_loop(writer.as_mut()).await;
+        // No thread may be left waiting on a full slot, however this ended.
+        self.batches.stop();
+        self.batches.close();
+        let closing = tokio::time::timeout(WRITER_CLOSE, async {
+            writer.abort().await;
+            writer.close().await;
+        });
+        if closing.await.is_err() {
+            tracing::warn!(
+                subtask = self.subtask,
+                "the sink did not close in time; its writer is dropped"
+            );
+        }
+        outcome
+    }
+
+    /// Opens the writer; `None` when the subtask was cancelled meanwhile.
+    async fn open_writer(&mut self) -> Result<Option<Box<dyn SinkWriter>>, JobError> {
+        let mut backoff = Backoff::new();
+        self.view.enter(Activity::SinkOpen);
+        loop {
+            let opened = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(None),
+                opened = self.sink.writer(self.subtask) => opened,
+            };
+            match opened {
+                Ok(writer) => {
+                    self.view.set_sink_problem(None);
+                    self.view.enter(Activity::Idle);
+                    return Ok(Some(writer));
+                }
+                Err(error) => {
+                    if !self.pause_after(error, &mut backoff).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits before the next attempt at the sink if its trouble is of the kind that passes. False when the subtask was
+    /// cancelled meanwhile.
+    async fn pause_after(
+        &mut self,
+        error: SinkError,
+        backoff: &mut Backoff,
+    ) -> Result<bool, JobError> {
+        if error.class == ErrorClass::Deterministic {
+            return Err(error.into());
+        }
+        self.view.set_sink_problem(Some(error.detail));
+        tokio::select! {
+            () = self.channels.cancel.cancelled() => Ok(false),
+            () = backoff.wait() => Ok(true),
+        }
+    }
+
+    async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
+        loop {
+            match self.next().await {
+                Next::Cancelled => return Ok(()),
+                Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
+                Next::NewPartition(new) => {
+                    self.fetcher.register(&new.assignment, new.live);
+                    self.batches.assign([new.assignment]);
+                }
+                Next::Batch(Ok(batch)) => self.process(writer, batch).await?,
+                Next::Batch(Err(NextError::Failed(error))) => return Err(error),
+                Next::Batch(Err(NextError::Closed)) => return Ok(()),
+                Next::IntakeChanged => {}
+            }
+        }
+    }
+
+    /// Waits for whatever comes first; the order says what wins when several are there.
+    async fn next(&mut self) -> Next {
+        let channels = &mut self.channels;
+        let open = *channels.intake.borrow_and_update() == Intake::Open;
+        tokio::select! {
+            biased;
+            () = channels.cancel.cancelled() => Next::Cancelled,
+            // Before the barrier: one that was sent after a partition was given covers it.
+            Some(new) = channels.new_partitions.recv() => Next::NewPartition(new),
+            changed = channels.barrier.changed() => match changed {
+                Ok(()) => channels.barrier.borrow_and_update().map_or(Next::IntakeChanged, Next::Barrier),
+                // The job task is gone.
+                Err(_) => Next::Cancelled,
+            },
+            changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
+            batch = self.batches.next(), if open => Next::Batch(batch),
+        }
+    }
+
+    async fn process(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        mut batch: RecordBatch,
+    ) -> Result<(), JobError> {
+        self.view.enter(Activity::Decode);
+        self.fetcher.admit(&mut batch)?;
+        if !batch.is_empty() {
+            self.view.enter(Activity::SinkWrite);
+            let written = self.write(writer, &batch).await?;
+            if !written {
+                self.view.cut_off.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+            self.has_output = true;
+        }
+        self.fetcher.advance(&batch);
+        self.view.enter(Activity::Idle);
+        // The hand-over does not take part in the runtime's budget, so a fast topic would never let go of its worker.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    /// Gives a batch to the sink, again and again while the sink's trouble is of the kind that passes. False when the
+    /// subtask was cancelled meanwhile: the batch does not count then.
+    async fn write(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        batch: &RecordBatch,
+    ) -> Result<bool, JobError> {
+        let mut backoff = Backoff::new();
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(false),
+                outcome = writer.write(batch) => outcome,
+            };
+            match outcome {
+                Ok(()) => {
+                    self.view.set_sink_problem(None);
+                    return Ok(true);
+                }
+                Err(error) => {
+                    if !self.pause_after(error, &mut backoff).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn prepare(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        barrier: Barrier,
+    ) -> Result<(), JobError> {
+        let served_at = Instant::now();
+        self.view.enter(Activity::SinkFlush);
+        let outcome = tokio::select! {
+            biased;
+            () = self.channels.cancel.cancelled() => return Ok(()),
+            outcome = writer.prepare(barrier.id) => outcome,
+        };
+        self.view.enter(Activity::Idle);
+        let event = match outcome {
+            Ok(()) => SubtaskEvent::Prepared(Prepared {
+                id: barrier.id,
+                subtask: self.subtask,
+                positions: self.fetcher.snapshot(),
+                barrier: served_at.saturating_duration_since(barrier.sent_at),
+                flush: served_at.elapsed(),
+                has_output: std::mem::take(&mut self.has_output),
+            }),
+            Err(SinkError {
+                class: ErrorClass::Infrastructure,
+                detail,
+                ..
+            }) => SubtaskEvent::PrepareFailed {
+                id: barrier.id,
+                subtask: self.subtask,
+                detail,
+            },
+            Err(
+                error @ SinkError {
+                    class: ErrorClass::Deterministic,
+                    ..
+                },
+            ) => return Err(error.into()),
+        };
+        // The job task is gone when nobody takes it; then this subtask is cancelled too.
+        let _unheard = self.channels.events.send(event).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,741 @@
+//! Four sources of offsets held against each other, partition by partition.
+//!
+//! Pure: the running engine's positions, the newest checkpoint, the group's offsets and the ends of the logs go in, each
+//! possibly unknown, and what is shown comes out. A number that cannot be worked out is `None`, never 0.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+
+use crate::{
+    engine::ports::GroupOffset,
+    model::{
+        checkpoint::{
+            CheckpointKind, CheckpointPhases, CheckpointPosition, GroupCommit, GroupCommitStatus,
+        },
+        ids::{CheckpointId, JobName},
+        job::{CommitToGroup, Isolation, JobSpec},
+        job_status::LivePartition,
+        offset::Offset,
+        resolver::LogBounds,
+        subtask::owner,
+        topic::{TopicId, TopicPartition},
+        views::{
+            Divergence, DivergenceCause, Flag, JobLag, OffsetsTotals, PartitionLag,
+            PartitionOffsetsView,
+        },
+    },
+};
+
+/// What the brokers said of a partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BrokerPartition {
+    pub(crate) leader: Option<i32>,
+    pub(crate) topic_id: Option<TopicId>,
+    /// `None` when its leader did not answer.
+    pub(crate) bounds: Option<LogBounds>,
+}
+
+/// The newest completed checkpoint, as far as it is compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CheckpointFacts {
+    pub(crate) id: CheckpointId,
+    pub(crate) kind: CheckpointKind,
+    pub(crate) completed_at: DateTime<Utc>,
+    pub(crate) confirmed_at: DateTime<Utc>,
+    pub(crate) group_commit: GroupCommit,
+    pub(crate) phases: CheckpointPhases,
+    pub(crate) positions: BTreeMap<TopicPartition, CheckpointPosition>,
+}
+
+/// Whether there is a checkpoint, if that is known.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CheckpointSource<'a> {
+    /// The store did not say.
+    Unknown,
+    /// There is none.
+    Absent,
+    /// This one.
+    Known(&'a CheckpointFacts),
+}
+
+/// Everything that is compared. `None` is a source that has nothing or did not answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Comparison<'a> {
+    pub(crate) job: &'a JobName,
+    /// The first eight digits of the installation's id; `None` before the store was ever reached.
+    pub(crate) install: Option<&'a str>,
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) brokers: Option<&'a BTreeMap<TopicPartition, BrokerPartition>>,
+    /// When the ends of the logs were asked for.
+    pub(crate) brokers_at: Option<DateTime<Utc>>,
+    pub(crate) group: Option<&'a BTreeMap<TopicPartition, GroupOffset>>,
+    pub(crate) live: Option<&'a BTreeMap<TopicPartition, LivePartition>>,
+    pub(crate) checkpoint: CheckpointSource<'a>,
+}
+
+/// Who wrote the note beside a group's offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// This job, for this checkpoint.
+    Ours(CheckpointId),
+    /// Something else, or nobody.
+    Foreign,
+}
+
+/// Reads a note: `handover:<install 8 hex>:<job>:<checkpoint id>`.
+pub(crate) fn read_note(note: Option<&str>, install: Option<&str>, job: &JobName) -> Note {
+    let parts: Vec<&str> = note.unwrap_or_default().split(':').collect();
+    let [program, by, of, id] = parts.as_slice() else {
+        return Note::Foreign;
+    };
+    let ours =
+        *program == "handover" && install.is_none_or(|ours| ours == *by) && *of == job.as_str();
+    match id.parse() {
+        Ok(id) if ours => Note::Ours(CheckpointId(id)),
+        _ => Note::Foreign,
+    }
+}
+
+/// Compares every partition that any source knows, in order.
+pub(crate) fn compare(comparison: &Comparison<'_>) -> Vec<PartitionOffsetsView> {
+    let mut partitions: BTreeSet<&TopicPartition> = BTreeSet::new();
+    partitions.extend(comparison.brokers.into_iter().flat_map(BTreeMap::keys));
+    partitions.extend(comparison.live.into_iter().flat_map(BTreeMap::keys));
+    if let CheckpointSource::Known(checkpoint) = comparison.checkpoint {
+        partitions.extend(checkpoint.positions.keys());
+    }
+    partitions
+        .into_iter()
+        .map(|partition| comparison.partition(partition))
+        .collect()
+}
+
+impl Comparison<'_> {
+    fn partition(&self, partition: &TopicPartition) -> PartitionOffsetsView {
+        let broker = self.brokers.and_then(|brokers| brokers.get(partition));
+        let bounds = broker.and_then(|broker| broker.bounds);
+        let readable_end = bounds.map(|bounds| bounds.readable_end(self.spec.source.isolation));
+        let live = self.live.and_then(|live| live.get(partition));
+        let position = live.and_then(|live| live.position);
+        let stored = match self.checkpoint {
+            CheckpointSource::Known(checkpoint) => checkpoint.positions.get(partition),
+            CheckpointSource::Unknown | CheckpointSource::Absent => None,
+        };
+        let checkpointed = stored.and_then(|stored| stored.next_offset);
+        let group = self.group.and_then(|group| group.get(partition));
+        let group_committed = group.map(|group| group.offset);
+        let divergence = self.divergence(stored, group);
+        let mut flags = self.flags(partition, broker, stored);
+        if divergence
+            .group_behind_checkpoint
+            .is_some_and(|behind| behind < 0)
+        {
+            flags.push(Flag::GroupAhead);
+        }
+        let mut skewed = false;
+        let mut lag = |from: Option<Offset>| {
+            let distance = readable_end?.distance_from(from?);
+            skewed |= distance < 0;
+            Some(distance.max(0))
+        };
+        let lag = PartitionLag {
+            position: lag(position),
+            checkpoint: lag(checkpointed),
+            group: lag(group_committed),
+        };
+        if skewed && !flags.contains(&Flag::BeyondLatest) {
+            flags.push(Flag::Skewed);
+        }
+        PartitionOffsetsView {
+            topic: partition.topic.to_string(),
+            partition: partition.partition,
+            leader: broker.and_then(|broker| broker.leader),
+            subtask: live.map_or_else(
+                || owner(&partition.topic, partition.partition, self.spec.parallelism),
+                |live| live.subtask,
+            ),
+            earliest: bounds.map(|bounds| bounds.earliest),
+            last_stable: bounds.map(|bounds| bounds.last_stable),
+            latest: bounds.map(|bounds| bounds.latest),
+            readable_end,
+            position,
+            checkpointed,
+            group_committed,
+            lag,
+            divergence,
+            flags,
+        }
+    }
+
+    fn flags(
+        &self,
+        partition: &TopicPartition,
+        broker: Option<&BrokerPartition>,
+        stored: Option<&CheckpointPosition>,
+    ) -> Vec<Flag> {
+        let mut flags = Vec::new();
+        let subscribed = self
+            .spec
+            .source
+            .topics
+            .iter()
+            .any(|topic| **topic == *partition.topic);
+        if !subscribed {
+            return vec![Flag::NotSubscribedNow];
+        }
+        let Some(broker) = broker else {
+            return flags;
+        };
+        match broker.bounds {
+            Some(bounds) => {
+                if self.spec.source.isolation == Isolation::ReadCommitted
+                    && bounds.latest > bounds.last_stable
+                {
+                    flags.push(Flag::HeldByTransaction);
+                }
+                if let Some(position) = stored.and_then(|stored| stored.next_offset) {
+                    if position < bounds.earliest {
+                        flags.push(Flag::BelowEarliest);
+                    }
+                    if position > bounds.latest && self.log_was_asked_after_the_checkpoint() {
+                        flags.push(Flag::BeyondLatest);
+                    }
+                }
+            }
+            None => flags.push(Flag::NoLeader),
+        }
+        match (stored, self.checkpoint) {
+            (Some(stored), _) => {
+                let ids = stored.topic_id.as_ref().zip(broker.topic_id.as_ref());
+                if ids.is_some_and(|(then, now)| then != now) {
+                    flags.push(Flag::TopicRecreated);
+                }
+            }
+            (None, CheckpointSource::Known(_)) => flags.push(Flag::NewSinceCheckpoint),
+            (None, CheckpointSource::Unknown | CheckpointSource::Absent) => {}
+        }
+        flags
+    }
+
+    /// A checkpoint taken after the log's end was asked for may lie beyond it without meaning anything.
+    fn log_was_asked_after_the_checkpoint(&self) -> bool {
+        match (self.checkpoint, self.brokers_at) {
+            (CheckpointSource::Known(checkpoint), Some(asked)) => asked > checkpoint.completed_at,
+            _ => false,
+        }
+    }
+
+    fn divergence(
+        &self,
+        stored: Option<&CheckpointPosition>,
+        group: Option<&GroupOffset>,
+    ) -> Divergence {
+        let note = group
+            .and_then(|group| group.note.clone())
+            .filter(|note| !note.is_empty());
+        let written_by = read_note(note.as_deref(), self.install, self.job);
+        let checkpointed = stored.and_then(|stored| stored.next_offset);
+        let behind = checkpointed
+            .zip(group.map(|group| group.offset))
+            .map(|(checkpointed, group)| checkpointed.distance_from(group));
+        Divergence {
+            group_behind_checkpoint: behind,
+            cause: self.cause(stored, group, behind, written_by),
+            group_note: note,
+            group_checkpoint: match written_by {
+                Note::Ours(id) if group.is_some() => Some(id),
+                Note::Ours(_) | Note::Foreign => None,
+            },
+        }
+    }
+
+    fn cause(
+        &self,
+        stored: Option<&CheckpointPosition>,
+        group: Option<&GroupOffset>,
+        behind: Option<i64>,
+        written_by: Note,
+    ) -> DivergenceCause {
+        let commits = self.spec.source.commit_to_group == CommitToGroup::OnCheckpoint;
+        let checkpoint = match self.checkpoint {
+            CheckpointSource::Unknown => return DivergenceCause::Unknown,
+            CheckpointSource::Absent => return DivergenceCause::NoCheckpoint,
+            CheckpointSource::Known(checkpoint) => checkpoint,
+        };
+        if self.group.is_none() {
+            return DivergenceCause::Unknown;
+        }
+        if group.is_none() {
+            return match checkpoint.group_commit.status {
+                _ if !commits => DivergenceCause::CommitOff,
+                GroupCommitStatus::Pending => DivergenceCause::CommitPending,
+                GroupCommitStatus::Failed => DivergenceCause::CommitFailed,
+                GroupCommitStatus::Ok | GroupCommitStatus::Displaced | GroupCommitStatus::Off => {
+                    DivergenceCause::GroupMissing
+                }
+            };
+        }
+        let (Some(stored), Some(behind)) = (stored, behind) else {
+            return DivergenceCause::NoCheckpoint;
+        };
+        if behind == 0 {
+            return DivergenceCause::None;
+        }
+        let Note::Ours(committed) = written_by else {
+            return DivergenceCause::ExternalCommit;
+        };
+        if committed > checkpoint.id || (committed == checkpoint.id && behind != 0) {
+            // This store's checkpoint of that number says something else: the note was copied, or the store restored.
+            return DivergenceCause::ExternalCommit;
+        }
+        if stored.position_id > committed {
+            return DivergenceCause::AfterReset;
+        }
+        match checkpoint.group_commit.status {
+            _ if !commits => DivergenceCause::CommitOff,
+            GroupCommitStatus::Failed => DivergenceCause::CommitFailed,
+            // `ok`, but the group still shows an older one: it was asked before the commit.
+            GroupCommitStatus::Pending
+            | GroupCommitStatus::Displaced
+            | GroupCommitStatus::Ok
+            | GroupCommitStatus::Off => DivergenceCause::CommitPending,
+        }
+    }
+}
+
+/// Sums over partitions; `running` decides which number makes a partition a known one.
+pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> OffsetsTotals {
+    let mut totals = OffsetsTotals {
+        partitions: partitions.len(),
+        ..OffsetsTotals::default()
+    };
+    for partition in partitions {
+        if partition.flags.contains(&Flag::NotSubscribedNow) {
+            continue;
+        }
+        let decisive = if running {
+            partition.lag.position
+        } else {
+            partition.lag.checkpoint
+        };
+        totals.unknown_partitions += usize::from(decisive.is_none());
+        add(&mut totals.position_lag, partition.lag.position);
+        add(&mut totals.checkpoint_lag, partition.lag.checkpoint);
+        add(&mut totals.group_lag, partition.lag.group);
+        add(
+            &mut totals.group_behind_checkpoint,
+            partition.divergence.group_behind_checkpoint,
+        );
+    }
+    totals
+}
+
+/// An unknown number leaves the sum as it is; a sum of nothing but unknown numbers is unknown.
+fn add(sum: &mut Option<i64>, number: Option<i64>) {
+    if let Some(number) = number {
+        *sum = Some(sum.unwrap_or(0) + number);
+    }
+}
+
+/// The sums as a job shows them.
+pub(crate) fn job_lag(totals: &OffsetsTotals) -> JobLag {
+    JobLag {
+        position: totals.position_lag,
+        checkpoint: totals.checkpoint_lag,
+        group: totals.group_lag,
+        unknown_partitions: totals.unknown_partitions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::checkpoint::CheckpointKind;
+
+    fn spec(change: impl FnOnce(&mut JobSpec)) -> JobSpec {
+        let job = JobName::new("orders").unwrap();
+        let mut spec = JobSpec::read(
+            &job,
+            &json!({
+                "source": {"connection": "main", "topics": ["orders"]},
+                "startup_mode": {"mode": "earliest"},
+                "sink": {"type": "blackhole"}
+            }),
+        )
+        .unwrap();
+        change(&mut spec);
+        spec
+    }
+
+    fn partition() -> TopicPartition {
+        TopicPartition::new("orders", 0)
+    }
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(1_800_000_000 + second, 0).unwrap()
+    }
+
+    fn offset(number: i64) -> Offset {
+        Offset::new(number).unwrap()
+    }
+
+    fn checkpoint(id: i64, next: i64, decided: i64, commit: GroupCommitStatus) -> CheckpointFacts {
+        CheckpointFacts {
+            id: CheckpointId(id),
+            kind: CheckpointKind::Periodic,
+            completed_at: at(0),
+            confirmed_at: at(0),
+            group_commit: GroupCommit {
+                status: commit,
+                error: None,
+            },
+            phases: CheckpointPhases::default(),
+            positions: BTreeMap::from([(
+                partition(),
+                CheckpointPosition {
+                    next_offset: Some(offset(next)),
+                    position_id: CheckpointId(decided),
+                    topic_id: Some(TopicId("a".into())),
+                },
+            )]),
+        }
+    }
+
+    fn group(next: i64, note: &str) -> BTreeMap<TopicPartition, GroupOffset> {
+        let committed = GroupOffset {
+            offset: offset(next),
+            note: Some(note.to_owned()),
+        };
+        BTreeMap::from([(partition(), committed)])
+    }
+
+    fn brokers(
+        earliest: i64,
+        stable: i64,
+        latest: i64,
+    ) -> BTreeMap<TopicPartition, BrokerPartition> {
+        let broker = BrokerPartition {
+            leader: Some(1),
+            topic_id: Some(TopicId("a".into())),
+            bounds: Some(LogBounds {
+                earliest: offset(earliest),
+                last_stable: offset(stable),
+                latest: offset(latest),
+            }),
+        };
+        BTreeMap::from([(partition(), broker)])
+    }
+
+    fn comparison<'a>(job: &'a JobName, spec: &'a JobSpec) -> Comparison<'a> {
+        Comparison {
+            job,
+            install: Some("0123abcd"),
+            spec,
+            brokers: None,
+            brokers_at: Some(at(10)),
+            group: None,
+            live: None,
+            checkpoint: CheckpointSource::Absent,
+        }
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "one table")]
+    fn where_a_difference_comes_from() {
+        use DivergenceCause as D;
+        use GroupCommitStatus as S;
+        let job = JobName::new("orders").unwrap();
+        let ours = |id: i64| format!("handover:0123abcd:orders:{id}");
+        let on = spec(|_| {});
+        let off = spec(|spec| spec.source.commit_to_group = CommitToGroup::Off);
+        type Row<'a> = (
+            &'a str,
+            &'a JobSpec,
+            Option<CheckpointFacts>,
+            Option<(i64, String)>,
+            D,
+        );
+        let table: Vec<Row<'_>> = vec![
+            (
+                "equal",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((50, ours(9))),
+                D::None,
+            ),
+            (
+                "equal by somebody else",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((50, String::new())),
+                D::None,
+            ),
+            (
+                "no checkpoint",
+                &on,
+                None,
+                Some((50, String::new())),
+                D::NoCheckpoint,
+            ),
+            (
+                "no group offset",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Off)),
+                None,
+                D::GroupMissing,
+            ),
+            (
+                "first commit under way",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Pending)),
+                None,
+                D::CommitPending,
+            ),
+            (
+                "first commit failed",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Failed)),
+                None,
+                D::CommitFailed,
+            ),
+            (
+                "never commits",
+                &off,
+                Some(checkpoint(9, 50, 1, S::Off)),
+                None,
+                D::CommitOff,
+            ),
+            (
+                "used to commit",
+                &off,
+                Some(checkpoint(9, 50, 1, S::Off)),
+                Some((40, ours(3))),
+                D::CommitOff,
+            ),
+            (
+                "under way",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Pending)),
+                Some((40, ours(8))),
+                D::CommitPending,
+            ),
+            (
+                "asked too early",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((40, ours(8))),
+                D::CommitPending,
+            ),
+            (
+                "failed",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Failed)),
+                Some((40, ours(8))),
+                D::CommitFailed,
+            ),
+            (
+                "moved by a start",
+                &on,
+                Some(checkpoint(9, 10, 9, S::Off)),
+                Some((40, ours(8))),
+                D::AfterReset,
+            ),
+            (
+                "moved by an earlier start, failed since",
+                &on,
+                Some(checkpoint(11, 50, 9, S::Failed)),
+                Some((40, ours(10))),
+                D::CommitFailed,
+            ),
+            (
+                "foreign note",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((40, "x".to_owned())),
+                D::ExternalCommit,
+            ),
+            (
+                "no note",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((60, String::new())),
+                D::ExternalCommit,
+            ),
+            (
+                "another job's note",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((40, "handover:0123abcd:others:8".to_owned())),
+                D::ExternalCommit,
+            ),
+            (
+                "another installation's note",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((40, "handover:ffffffff:orders:8".to_owned())),
+                D::ExternalCommit,
+            ),
+            (
+                "our note, moved by hand",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((40, ours(9))),
+                D::ExternalCommit,
+            ),
+            (
+                "a checkpoint that we do not have",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((90, ours(12))),
+                D::ExternalCommit,
+            ),
+        ];
+        for (name, spec, checkpoint, committed, expected) in table {
+            let group = committed.map_or_else(BTreeMap::new, |(next, note)| group(next, &note));
+            let brokers = brokers(0, 100, 100);
+            let view = compare(&Comparison {
+                brokers: Some(&brokers),
+                group: Some(&group),
+                checkpoint: checkpoint
+                    .as_ref()
+                    .map_or(CheckpointSource::Absent, CheckpointSource::Known),
+                ..comparison(&job, spec)
+            });
+            assert_eq!(view[0].divergence.cause, expected, "{name}: {view:?}");
+            let ahead = view[0]
+                .divergence
+                .group_behind_checkpoint
+                .is_some_and(|behind| behind < 0);
+            assert_eq!(view[0].flags.contains(&Flag::GroupAhead), ahead, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_away_leaves_nulls_and_no_zeros() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let view = compare(&Comparison {
+            checkpoint: CheckpointSource::Known(&facts),
+            ..comparison(&job, &spec)
+        });
+        assert_eq!(view[0].checkpointed, Offset::new(50));
+        assert_eq!(view[0].lag, PartitionLag::default());
+        assert_eq!(view[0].divergence.cause, DivergenceCause::Unknown);
+        let sums = totals(&view, false);
+        assert_eq!((sums.checkpoint_lag, sums.unknown_partitions), (None, 1));
+
+        let brokers = brokers(0, 100, 100);
+        let group = group(50, "");
+        let view = compare(&Comparison {
+            brokers: Some(&brokers),
+            group: Some(&group),
+            checkpoint: CheckpointSource::Unknown,
+            ..comparison(&job, &spec)
+        });
+        assert_eq!(view[0].divergence.cause, DivergenceCause::Unknown);
+        assert_eq!(view[0].flags, []);
+        assert_eq!(view[0].lag.group, Some(50));
+    }
+
+    #[test]
+    fn lags_are_measured_to_what_the_job_can_read_and_never_negative() {
+        let job = JobName::new("orders").unwrap();
+        let brokers = brokers(20, 90, 100);
+        let live = |position: i64| {
+            let partition_view = LivePartition {
+                subtask: 2,
+                position: Offset::new(position),
+            };
+            BTreeMap::from([(partition(), partition_view)])
+        };
+        let facts = checkpoint(9, 10, 1, GroupCommitStatus::Ok);
+        for (isolation, position, lag, flags) in [
+            (
+                Isolation::ReadCommitted,
+                85,
+                5,
+                vec![Flag::HeldByTransaction, Flag::BelowEarliest],
+            ),
+            (
+                Isolation::ReadUncommitted,
+                85,
+                15,
+                vec![Flag::BelowEarliest],
+            ),
+            (
+                Isolation::ReadUncommitted,
+                120,
+                0,
+                vec![Flag::BelowEarliest, Flag::Skewed],
+            ),
+        ] {
+            let spec = spec(|spec| spec.source.isolation = isolation);
+            let live = live(position);
+            let view = compare(&Comparison {
+                brokers: Some(&brokers),
+                live: Some(&live),
+                checkpoint: CheckpointSource::Known(&facts),
+                ..comparison(&job, &spec)
+            });
+            assert_eq!(view[0].lag.position, Some(lag));
+            assert_eq!(view[0].flags, flags);
+            assert_eq!(view[0].subtask, 2);
+        }
+    }
+
+    #[test]
+    fn what_is_notable_of_a_stored_position() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let mut recreated = brokers(0, 100, 100);
+        recreated.get_mut(&partition()).unwrap().topic_id = Some(TopicId("b".into()));
+        let mut leaderless = brokers(0, 100, 100);
+        leaderless.get_mut(&partition()).unwrap().bounds = None;
+        for (brokers, next, expected) in [
+            (brokers(0, 100, 100), 50, vec![]),
+            (brokers(60, 100, 100), 50, vec![Flag::BelowEarliest]),
+            (brokers(0, 100, 100), 101, vec![Flag::BeyondLatest]),
+            (recreated, 50, vec![Flag::TopicRecreated]),
+            (leaderless, 50, vec![Flag::NoLeader]),
+        ] {
+            let facts = checkpoint(9, next, 1, GroupCommitStatus::Ok);
+            let view = compare(&Comparison {
+                brokers: Some(&brokers),
+                checkpoint: CheckpointSource::Known(&facts),
+                ..comparison(&job, &spec)
+            });
+            assert_eq!(view[0].flags, expected);
+        }
+        // A checkpoint newer than the answer of the brokers is no sign of a cut log.
+        let facts = checkpoint(9, 101, 1, GroupCommitStatus::Ok);
+        let brokers = brokers(0, 100, 100);
+        let view = compare(&Comparison {
+            brokers: Some(&brokers),
+            brokers_at: Some(at(-1)),
+            checkpoint: CheckpointSource::Known(&facts),
+            ..comparison(&job, &spec)
+        });
+        assert_eq!(view[0].flags, [Flag::Skewed]);
+    }
+
+    #[test]
+    fn partitions_that_only_one_side_knows() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|spec| spec.source.topics = vec!["fresh".to_owned()]);
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let broker = brokers(0, 100, 100).remove(&partition()).unwrap();
+        let brokers = BTreeMap::from([(TopicPartition::new("fresh", 0), broker)]);
+        let view = compare(&Comparison {
+            brokers: Some(&brokers),
+            checkpoint: CheckpointSource::Known(&facts),
+            ..comparison(&job, &spec)
+        });
+        assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
+        assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
+        assert_eq!(totals(&view, false).unknown_partitions, 1);
+    }
+}

@@ -1,0 +1,404 @@
+//! What the services, the supervisor and the monitor share: the seams to the outside and what is known of each job.
+//!
+//! One server is the only writer of its jobs' states, so its memory is current and lists never wait for anything. What is
+//! kept here is lost with the process and nothing depends on it: it is read again from the store and the brokers.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use chrono::{DateTime, Utc};
+use tokio::{
+    sync::{Notify, broadcast, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    comparison::{BrokerPartition, CheckpointFacts},
+    error::{Result, ServiceError},
+};
+use crate::{
+    engine::{
+        JobHandle,
+        ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, Sink},
+    },
+    model::{
+        code::Code,
+        health::{Health, HealthInputs, HealthWindow, verdict},
+        ids::{InstallId, JobName, JobUid, LeaseEpoch, OperationId, PlanId},
+        job::{JobSpec, SinkSpec},
+        job_state::JobState,
+        job_status::{JobStatus, LivePartition, Waiting},
+        resolver::Blocker,
+        topic::TopicPartition,
+        views::SourceStatus,
+    },
+    store::{Incarnation, JobRow, Store, StoredCheckpoint},
+};
+
+/// Makes the sink of a job from its spec.
+pub type SinkFactory = Arc<dyn Fn(&SinkSpec, &JobName) -> Arc<dyn Sink> + Send + Sync>;
+
+/// The clusters by the names of the server's file.
+pub type Clusters = BTreeMap<String, Arc<dyn KafkaCluster>>;
+
+/// What the server's file says to the services.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Under which URL callers reach this server, without a slash at the end; stands in every curl line.
+    pub public_url: String,
+    /// The name of this server among others on the same store.
+    pub instance: String,
+    /// The name of this host.
+    pub host: String,
+    /// Where the lock file of the instance id lies.
+    pub lock_dir: PathBuf,
+    /// How long a server may be silent before its jobs may be taken over.
+    pub lease_ttl: Duration,
+    /// How long a shutdown may take, last checkpoints included.
+    pub shutdown_deadline: Duration,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) store: Store,
+    pub(crate) clusters: Clusters,
+    pub(crate) sinks: SinkFactory,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Settings,
+    jobs: Mutex<BTreeMap<JobName, Arc<JobEntry>>>,
+    install: OnceLock<InstallId>,
+    pub(crate) lease_health: watch::Sender<LeaseHealth>,
+    pub(crate) incarnation: watch::Sender<Option<Incarnation>>,
+    pub(crate) finished: broadcast::Sender<OperationId>,
+    /// Told when there is a job without a task.
+    pub(crate) new_job: Notify,
+    pub(crate) stopping: CancellationToken,
+    stop_by: OnceLock<Instant>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        store: Store,
+        clusters: Clusters,
+        sinks: SinkFactory,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            store,
+            clusters,
+            sinks,
+            clock,
+            settings,
+            jobs: Mutex::default(),
+            install: OnceLock::new(),
+            lease_health: watch::Sender::new(LeaseHealth::Doubtful(
+                "the instance is not claimed yet".to_owned(),
+            )),
+            incarnation: watch::Sender::new(None),
+            finished: broadcast::Sender::new(256),
+            new_job: Notify::new(),
+            stopping: CancellationToken::new(),
+            stop_by: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        self.clock.now()
+    }
+
+    /// The installation's identity; read once.
+    pub(crate) async fn install(&self) -> Result<InstallId> {
+        if let Some(install) = self.install.get() {
+            return Ok(*install);
+        }
+        let install = self.store.install_id().await?;
+        Ok(*self.install.get_or_init(|| install))
+    }
+
+    /// The installation's identity, if it was read already.
+    pub(crate) fn known_install(&self) -> Option<InstallId> {
+        self.install.get().copied()
+    }
+
+    pub(crate) fn cluster(&self, connection: &str) -> Result<Arc<dyn KafkaCluster>> {
+        self.clusters.get(connection).cloned().ok_or_else(|| {
+            ServiceError::new(
+                Code::InvalidSpec,
+                format!("the server's file has no Kafka connection '{connection}'"),
+            )
+            .hint(format!(
+                "Add [connections.{connection}] to the server's file, or change source.connection."
+            ))
+        })
+    }
+
+    /// Begins the shutdown; from now on nothing new is started.
+    pub(crate) fn begin_shutdown(&self) {
+        self.stop_by
+            .get_or_init(|| Instant::now() + self.settings.shutdown_deadline);
+        self.stopping.cancel();
+    }
+
+    /// How much of the shutdown's time is left.
+    pub(crate) fn shutdown_time_left(&self) -> Duration {
+        self.stop_by
+            .get()
+            .map_or(self.settings.shutdown_deadline, |by| {
+                by.saturating_duration_since(Instant::now())
+            })
+    }
+
+    /// All jobs that are known, by name.
+    pub(crate) fn jobs(&self) -> Vec<Arc<JobEntry>> {
+        lock(&self.jobs).values().cloned().collect()
+    }
+
+    /// The job of this name, from memory or else from the store.
+    pub(crate) async fn job(&self, name: &JobName) -> Result<Arc<JobEntry>> {
+        let known = lock(&self.jobs).get(name).cloned();
+        if let Some(job) = known {
+            return Ok(job);
+        }
+        match self.store.job(name).await {
+            Ok(Some(row)) => Ok(self.remember(row)),
+            Ok(None) => Err(ServiceError::no_such_job(name)),
+            Err(error) => Err(ServiceError::from(error).job(name)),
+        }
+    }
+
+    /// Keeps what the store says of a job, and has its task started if it is new.
+    pub(crate) fn remember(&self, row: JobRow) -> Arc<JobEntry> {
+        let mut jobs = lock(&self.jobs);
+        if let Some(job) = jobs.get(&row.name).filter(|job| job.uid == row.uid) {
+            job.shared().row = row;
+            return Arc::clone(job);
+        }
+        let job = Arc::new(JobEntry::new(row));
+        jobs.insert(job.name.clone(), Arc::clone(&job));
+        self.new_job.notify_one();
+        job
+    }
+
+    /// Reads a job's row again; leaves the old one when the store does not answer.
+    pub(crate) async fn refresh(&self, job: &JobEntry) {
+        match self.store.job_by_uid(job.uid).await {
+            Ok(Some(row)) => job.shared().row = row,
+            Ok(None) => {}
+            Err(error) => tracing::debug!(job = %job.name, %error, "cannot read the job again"),
+        }
+    }
+
+    /// Tells whoever waits that an operation has ended.
+    pub(crate) fn announce(&self, operation: &OperationId) {
+        // Nobody waiting is no fault.
+        drop(self.finished.send(operation.clone()));
+    }
+
+    pub(crate) fn new_operation_id(&self) -> OperationId {
+        OperationId::from_ulid(&self.ulid())
+    }
+
+    pub(crate) fn new_plan_id(&self) -> PlanId {
+        PlanId::from_ulid(&self.ulid())
+    }
+
+    pub(crate) fn ulid(&self) -> String {
+        let ms = u64::try_from(self.now().timestamp_millis()).unwrap_or(0);
+        let random = fastrand::u128(..);
+        ulid::Ulid::from_parts(ms, random)
+            .to_string()
+            .to_ascii_lowercase()
+    }
+}
+
+/// Takes a lock whose holder never panics half-way: every critical section here only moves values.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of one job.
+pub(crate) struct JobEntry {
+    pub(crate) uid: JobUid,
+    pub(crate) name: JobName,
+    shared: Mutex<JobFacts>,
+    /// Tells the job's task that there is something to do.
+    pub(crate) wake: Notify,
+    /// Set while a stop waits; a start that is waiting for something gives way to it.
+    pub(crate) stop_asked: watch::Sender<bool>,
+    /// Held by whoever asks the brokers, so that callers at the same time share one answer.
+    pub(crate) measuring: tokio::sync::Mutex<()>,
+    /// Tells the job's monitor to measure soon.
+    pub(crate) measure_soon: Notify,
+}
+
+/// The changing part of a [`JobEntry`].
+pub(crate) struct JobFacts {
+    pub(crate) row: JobRow,
+    /// What this server does with the job, which the row may not say yet.
+    pub(crate) state: Option<(JobState, DateTime<Utc>)>,
+    pub(crate) run: Option<JobHandle>,
+    /// What a start waits for.
+    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) attempted_at: Option<Instant>,
+    pub(crate) brokers: Source<BTreeMap<TopicPartition, BrokerPartition>>,
+    pub(crate) group: Source<BTreeMap<TopicPartition, GroupOffset>>,
+    pub(crate) members: Option<usize>,
+    /// The live positions as they were just before the brokers were asked, so that a lag is not measured to an older end.
+    pub(crate) live: Option<LiveSnapshot>,
+    pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
+    pub(crate) window: HealthWindow,
+    pub(crate) counters: Counters,
+    pub(crate) has_task: bool,
+    /// What stood against the last start, until the next one.
+    pub(crate) blockers: Vec<Blocker>,
+}
+
+/// The live positions of one run at one moment.
+#[derive(Clone)]
+pub(crate) struct LiveSnapshot {
+    pub(crate) epoch: LeaseEpoch,
+    pub(crate) partitions: Arc<BTreeMap<TopicPartition, LivePartition>>,
+    pub(crate) at: DateTime<Utc>,
+}
+
+/// What a source said last, and whether it answered the last time it was asked.
+pub(crate) struct Source<T> {
+    pub(crate) value: Option<T>,
+    pub(crate) at: Option<DateTime<Utc>>,
+    pub(crate) error: Option<(SourceStatus, String)>,
+}
+
+impl<T> Default for Source<T> {
+    fn default() -> Self {
+        Self {
+            value: None,
+            at: None,
+            error: None,
+        }
+    }
+}
+
+impl<T> Source<T> {
+    pub(crate) fn answered(&mut self, value: T, at: DateTime<Utc>) {
+        *self = Self {
+            value: Some(value),
+            at: Some(at),
+            error: None,
+        };
+    }
+
+    pub(crate) fn failed(&mut self, status: SourceStatus, why: String) {
+        self.error = Some((status, why));
+    }
+
+    /// The value, if the last answer is a good one.
+    pub(crate) fn current(&self) -> Option<&T> {
+        self.value.as_ref().filter(|_| self.error.is_none())
+    }
+}
+
+/// What happened to a job's checkpoints since this server started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counters {
+    pub(crate) completed: u64,
+    pub(crate) failed: BTreeMap<String, u64>,
+}
+
+impl JobEntry {
+    fn new(row: JobRow) -> Self {
+        Self {
+            uid: row.uid,
+            name: row.name.clone(),
+            shared: Mutex::new(JobFacts {
+                row,
+                state: None,
+                run: None,
+                waiting: Vec::new(),
+                attempted_at: None,
+                brokers: Source::default(),
+                group: Source::default(),
+                members: None,
+                live: None,
+                checkpoint: Source::default(),
+                window: HealthWindow::default(),
+                counters: Counters::default(),
+                has_task: false,
+                blockers: Vec::new(),
+            }),
+            wake: Notify::new(),
+            stop_asked: watch::Sender::new(false),
+            measuring: tokio::sync::Mutex::new(()),
+            measure_soon: Notify::new(),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> MutexGuard<'_, JobFacts> {
+        lock(&self.shared)
+    }
+
+    pub(crate) fn row(&self) -> JobRow {
+        self.shared().row.clone()
+    }
+
+    pub(crate) fn state(&self) -> JobState {
+        self.shared().shown_state().0
+    }
+}
+
+impl JobFacts {
+    /// What the job does, and since when.
+    pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
+        self.state.unwrap_or((self.row.state, self.row.state_since))
+    }
+
+    /// The status of the run, if there is one.
+    pub(crate) fn status(&self) -> Option<Arc<JobStatus>> {
+        self.run.as_ref().map(JobHandle::status)
+    }
+
+    /// The spec that counts: the running one, else the declared one.
+    pub(crate) fn spec(&self) -> &JobSpec {
+        match (&self.run, &self.row.running) {
+            (Some(_), Some(running)) => &running.spec,
+            _ => &self.row.spec,
+        }
+    }
+
+    /// What the job waits for: its start, or its run.
+    pub(crate) fn all_waiting(&self) -> Vec<Waiting> {
+        let run = self.status().map(|status| status.waiting.clone());
+        let mut all = self.waiting.clone();
+        all.extend(run.unwrap_or_default());
+        all
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        verdict(&HealthInputs {
+            state: self.shown_state().0,
+            waiting: &self.all_waiting(),
+            failure: self.row.failure.as_ref(),
+            isolation: self.spec().source.isolation,
+            window: &self.window,
+        })
+    }
+}
+
+impl From<StoredCheckpoint> for CheckpointFacts {
+    fn from(stored: StoredCheckpoint) -> Self {
+        Self {
+            id: stored.id,
+            kind: stored.kind,
+            completed_at: stored.ended_at,
+            confirmed_at: stored.confirmed_at.unwrap_or(stored.ended_at),
+            group_commit: stored.group_commit,
+            phases: stored.phases,
+            positions: stored.positions,
+        }
+    }
+}

@@ -1,0 +1,644 @@
+//! One job and the list of jobs, put together from memory: what was measured last, and how old it is.
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use chrono::{DateTime, Utc};
+use tokio::time::timeout;
+
+use super::{
+    Service,
+    comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
+    core::{Core, JobEntry, JobFacts},
+    error::Result,
+    next_steps::{Curl, Situation, next, summary},
+    operations::{invalid_cursor, page_size},
+    queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
+    startup_mode::mode_effect,
+};
+use crate::{
+    engine::ports::LeaseHealth,
+    model::{
+        code::Code,
+        health::Health,
+        ids::JobName,
+        job::CommitToGroup,
+        job_state::JobState,
+        job_status::{JobStatus, LivePartition},
+        resolver::Warning,
+        topic::TopicPartition,
+        views::{
+            DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
+            OffsetsTotals, Owner, PartitionOffsetsView,
+        },
+    },
+    store::JobRow,
+};
+
+/// How long a check of readiness may take.
+const READINESS_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Everything that a view of a job shows, taken at one moment.
+pub(crate) struct Standing {
+    row: JobRow,
+    state: JobState,
+    since: DateTime<Utc>,
+    health: Health,
+    lag: JobLag,
+    lag_age_ms: Option<i64>,
+    last_checkpoint: Option<LastCheckpoint>,
+    status: Option<Arc<JobStatus>>,
+    waiting: Vec<crate::model::job_status::Waiting>,
+    pending_fields: Vec<String>,
+    warnings: Vec<Warning>,
+    pub(crate) summary: String,
+    pub(crate) next: Vec<NextStep>,
+    totals: OffsetsTotals,
+    partitions: Vec<PartitionOffsetsView>,
+}
+
+/// Compares what is known now. `live` are the positions to use for a run; without, those that were taken with the ends of
+/// the logs.
+pub(crate) fn compare_now(
+    core: &Core,
+    job: &JobName,
+    facts: &JobFacts,
+    live: Option<&std::collections::BTreeMap<TopicPartition, LivePartition>>,
+) -> Vec<PartitionOffsetsView> {
+    let install = core.known_install().map(|install| install.short());
+    compare(&Comparison {
+        job,
+        install: install.as_deref(),
+        spec: facts.spec(),
+        brokers: facts.brokers.value.as_ref(),
+        brokers_at: facts.brokers.at,
+        group: facts.group.value.as_ref(),
+        live,
+        checkpoint: match &facts.checkpoint.value {
+            Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
+            Some(None) => CheckpointSource::Absent,
+            None => CheckpointSource::Unknown,
+        },
+    })
+}
+
+impl Standing {
+    pub(crate) fn take(core: &Core, job: &JobEntry) -> Self {
+        let now = core.now();
+        let facts = job.shared();
+        let (state, since) = facts.shown_state();
+        let status = facts.status();
+        let live = status.as_ref().map(|status| live_of(&facts, status));
+        let partitions = compare_now(core, &job.name, &facts, live.as_deref());
+        let totals = totals(&partitions, status.is_some());
+        let lag = job_lag(&totals);
+        let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
+        let health = facts.health();
+        let row = facts.row.clone();
+        let pending_fields = match (&facts.run, &row.running) {
+            (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
+            _ => Vec::new(),
+        };
+        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
+        let situation = Situation {
+            curl: Curl {
+                public_url: &core.settings.public_url,
+                job: &job.name,
+            },
+            state,
+            desired: row.desired_state,
+            health: &health,
+            failure: row.failure.as_ref(),
+            lag: &lag,
+            last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
+            mode: &row.spec.startup_mode,
+            mode_shadowed: shadowed,
+            pending_start: row.pending_start.as_ref(),
+            blockers: &facts.blockers,
+            restart_required: !pending_fields.is_empty(),
+            divergence: worst_divergence(&partitions),
+        };
+        let mut warnings = warnings(&facts, status.as_deref(), &partitions);
+        if shadowed
+            && row.pending_start.is_none()
+            && let Some(last) = &last_checkpoint
+        {
+            warnings.push(Warning {
+                code: Code::StartupModeShadowed,
+                summary: format!(
+                    "the startup mode will not be used: checkpoint {} exists",
+                    last.id
+                ),
+            });
+        }
+        Self {
+            summary: summary(&situation),
+            next: next(&situation),
+            state,
+            since,
+            lag,
+            lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
+            last_checkpoint,
+            status,
+            waiting: facts.all_waiting(),
+            pending_fields,
+            warnings,
+            health,
+            row,
+            totals,
+            partitions,
+        }
+    }
+
+    fn item(self) -> JobItem {
+        JobItem {
+            summary: self.summary,
+            next: self.next,
+            job: self.row.name,
+            desired_state: self.row.desired_state,
+            state: self.state,
+            health: self.health,
+            lag: self.lag,
+            lag_age_ms: self.lag_age_ms,
+            last_checkpoint: self.last_checkpoint,
+            sink: self.row.spec.sink.kind(),
+            connection: self.row.spec.source.connection,
+            labels: self.row.spec.labels,
+        }
+    }
+
+    fn view(self, core: &Core) -> JobView {
+        let status = self.status.as_deref();
+        let row = self.row;
+        let owner = match (status, &row.owner) {
+            (Some(status), _) => Some(Owner {
+                instance: core.settings.instance.clone(),
+                epoch: status.epoch,
+            }),
+            (None, Some(owner)) => Some(Owner {
+                instance: owner.instance.clone(),
+                epoch: owner.epoch,
+            }),
+            (None, None) => None,
+        };
+        let curl = Curl {
+            public_url: &core.settings.public_url,
+            job: &row.name,
+        };
+        JobView {
+            summary: self.summary,
+            next: self.next,
+            generation: row.generation,
+            running_generation: status
+                .and(row.running.as_ref())
+                .map(|running| running.generation),
+            desired_state: row.desired_state,
+            state: self.state,
+            since: self.since,
+            health: self.health,
+            lag: self.lag,
+            lag_age_ms: self.lag_age_ms,
+            startup_mode: mode_effect(&row, self.last_checkpoint.is_some()),
+            last_checkpoint: self.last_checkpoint,
+            checkpoint_in_progress: status
+                .and_then(|status| status.in_progress.as_ref())
+                .map(|attempt| attempt.id),
+            group_commits: status.map(|status| status.commits.clone()),
+            commit_mode: match row.spec.source.commit_to_group {
+                CommitToGroup::OnCheckpoint => "ON_CHECKPOINTS",
+                CommitToGroup::Off => "DISABLED",
+            },
+            restart_required: !self.pending_fields.is_empty(),
+            pending_fields: self.pending_fields,
+            owner,
+            waiting: self.waiting,
+            records: status.map(|status| status.records),
+            bytes: status.map(|status| status.bytes),
+            redelivered: status.map(|status| status.redelivered),
+            delivery: row.spec.sink.delivery(),
+            warnings: self.warnings,
+            commands: curl.commands(),
+            pending_start: row.pending_start,
+            failure: row.failure,
+            labels: row.spec.labels,
+            job: row.name,
+        }
+    }
+}
+
+/// The positions that belong to the ends of the logs, or the newest where those are of an older run.
+fn live_of(
+    facts: &JobFacts,
+    status: &JobStatus,
+) -> Arc<std::collections::BTreeMap<TopicPartition, LivePartition>> {
+    let taken = facts
+        .live
+        .as_ref()
+        .filter(|live| live.epoch == status.epoch);
+    let live = taken.map_or(&status.partitions, |live| &live.partitions);
+    Arc::clone(live)
+}
+
+pub(crate) fn age_ms(at: DateTime<Utc>, now: DateTime<Utc>) -> i64 {
+    (now - at).num_milliseconds().max(0)
+}
+
+fn last_checkpoint(
+    facts: &JobFacts,
+    status: Option<&JobStatus>,
+    now: DateTime<Utc>,
+) -> Option<LastCheckpoint> {
+    if let Some(last) = status.and_then(|status| status.last_checkpoint.as_ref()) {
+        return Some(LastCheckpoint {
+            id: last.id,
+            kind: last.kind,
+            status: "completed",
+            completed_at: last.completed_at,
+            confirmed_at: last.confirmed_at,
+            age_ms: age_ms(last.confirmed_at, now),
+            group_commit: last.group_commit.clone(),
+        });
+    }
+    let stored = facts.checkpoint.value.as_ref()?.as_ref()?;
+    Some(LastCheckpoint {
+        id: stored.id,
+        kind: stored.kind,
+        status: "completed",
+        completed_at: stored.completed_at,
+        confirmed_at: stored.confirmed_at,
+        age_ms: age_ms(stored.confirmed_at, now),
+        group_commit: stored.group_commit.clone(),
+    })
+}
+
+/// The cause that most needs somebody to look.
+pub(crate) fn worst_divergence(partitions: &[PartitionOffsetsView]) -> Option<DivergenceCause> {
+    [
+        DivergenceCause::ExternalCommit,
+        DivergenceCause::CommitFailed,
+    ]
+    .into_iter()
+    .find(|cause| {
+        partitions
+            .iter()
+            .any(|partition| partition.divergence.cause == *cause)
+    })
+}
+
+fn warnings(
+    facts: &JobFacts,
+    status: Option<&JobStatus>,
+    partitions: &[PartitionOffsetsView],
+) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut warn = |code: Code, summary: String| warnings.push(Warning { code, summary });
+    if let Some(status) = status {
+        if let (true, Some((_, failure))) = (status.consecutive_failures > 0, &status.last_failed) {
+            warn(
+                Code::CheckpointsFailing,
+                format!(
+                    "{} checkpoints failed one after the other: {}",
+                    status.consecutive_failures, failure.summary
+                ),
+            );
+        }
+        if let Some(error) = &status.commits.last_error {
+            warn(
+                Code::CommitsFailing,
+                format!("the last commit to the consumer group failed: {error}"),
+            );
+        }
+    }
+    if partitions
+        .iter()
+        .any(|partition| partition.flags.contains(&Flag::GroupAhead))
+    {
+        warn(
+            Code::GroupAhead,
+            "the group's offset is ahead of the checkpoint; a restart goes on from the checkpoint"
+                .to_owned(),
+        );
+    }
+    if let Some(members) = facts.members.filter(|members| *members > 0) {
+        warn(
+            Code::GroupInUse,
+            format!(
+                "the consumer group {} has {members} live members, none of them this job",
+                facts.spec().source.group_id
+            ),
+        );
+    }
+    warnings
+}
+
+impl Service {
+    pub(super) async fn find_jobs(&self, filter: &JobFilter) -> Result<JobList> {
+        if self.core.known_install().is_none() {
+            // The server just came up: an empty list would be a lie.
+            for row in self.core.store.jobs().await? {
+                self.core.remember(row);
+            }
+        }
+        let mut items: Vec<(DateTime<Utc>, JobItem)> = self
+            .core
+            .jobs()
+            .iter()
+            .filter(|job| name_fits(job, filter))
+            .map(|job| {
+                let standing = Standing::take(&self.core, job);
+                (standing.since, standing.item())
+            })
+            .filter(|(_, item)| fits(item, filter))
+            .collect();
+        sort(&mut items, filter.sort);
+        let items: Vec<JobItem> = items.into_iter().map(|(_, item)| item).collect();
+        let begin = match &filter.after {
+            Some(cursor) => after(cursor, filter, &items)?,
+            None => 0,
+        };
+        let (limit, _) = page_size(filter.limit);
+        let more = items.len() > begin + limit;
+        let items: Vec<JobItem> = items.into_iter().skip(begin).take(limit).collect();
+        let next = match items.last() {
+            Some(last) if more => Some(cursor(filter, begin + items.len(), &last.job)),
+            _ => None,
+        };
+        Ok(JobList { items, next })
+    }
+
+    pub(super) async fn show_job(&self, name: &JobName) -> Result<JobView> {
+        let job = self.core.job(name).await?;
+        if job.shared().checkpoint.value.is_none() {
+            // Not measured yet: a job that was just made, or a server that just came up.
+            super::monitor::refresh_checkpoint(&self.core, &job).await;
+        }
+        Ok(Standing::take(&self.core, &job).view(&self.core))
+    }
+
+    pub(super) async fn check_readiness(&self) -> Readiness {
+        let store = timeout(READINESS_DEADLINE, self.core.store.ping()).await;
+        let (store_ok, store_detail) = match store {
+            Ok(Ok(())) => (true, "PostgreSQL answers".to_owned()),
+            Ok(Err(error)) => (false, error.to_string()),
+            Err(_elapsed) => (false, "PostgreSQL does not answer in time".to_owned()),
+        };
+        let migrations = timeout(READINESS_DEADLINE, self.core.store.pending_migrations()).await;
+        let (migrated, migrations_detail) = match migrations {
+            Ok(Ok(pending)) if pending.is_empty() => (true, "the schema is up to date".to_owned()),
+            Ok(Ok(pending)) => (false, format!("not applied: {}", pending.join(", "))),
+            Ok(Err(error)) => (false, error.to_string()),
+            Err(_elapsed) => (false, "PostgreSQL does not answer in time".to_owned()),
+        };
+        let lease = self.core.lease_health.borrow().clone();
+        let claimed = self.core.incarnation.borrow().is_some() && lease != LeaseHealth::Lost;
+        let going_down = self.core.stopping.is_cancelled();
+        let check = |name, ok, detail: String| ReadinessCheck { name, ok, detail };
+        let checks = vec![
+            check("store", store_ok, store_detail),
+            check("migrations", migrated, migrations_detail),
+            check(
+                "instance",
+                claimed,
+                if claimed {
+                    format!("runs as {}", self.core.settings.instance)
+                } else {
+                    "the instance id is not claimed".to_owned()
+                },
+            ),
+            check(
+                "shutdown",
+                !going_down,
+                if going_down {
+                    "going down"
+                } else {
+                    "not going down"
+                }
+                .to_owned(),
+            ),
+        ];
+        Readiness {
+            ready: checks.iter().all(|check| check.ok),
+            checks,
+        }
+    }
+
+    pub(super) fn collect_metrics(&self) -> Vec<JobMetrics> {
+        self.core
+            .jobs()
+            .iter()
+            .map(|job| metrics_of(&self.core, job))
+            .collect()
+    }
+}
+
+fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
+    let standing = Standing::take(core, job);
+    let (counters, phases) = {
+        let facts = job.shared();
+        let stored = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
+        (facts.counters.clone(), stored.map(|stored| stored.phases))
+    };
+    let status = standing.status.as_deref();
+    let newest = status.and_then(|status| status.last_checkpoint.as_ref());
+    let partitions = standing
+        .partitions
+        .into_iter()
+        .map(|partition| PartitionMetrics {
+            partition: TopicPartition::new(partition.topic, partition.partition),
+            earliest: partition.earliest,
+            last_stable: partition.last_stable,
+            latest: partition.latest,
+            position: partition.position,
+            checkpointed: partition.checkpointed,
+            group_committed: partition.group_committed,
+            lag: partition.lag,
+        });
+    JobMetrics {
+        partitions: partitions.collect(),
+        job: job.name.clone(),
+        state: standing.state,
+        health: standing.health.status,
+        health_reasons: standing
+            .health
+            .reasons
+            .iter()
+            .map(|reason| reason.code)
+            .collect(),
+        lag: standing.lag,
+        group_behind_checkpoint: standing.totals.group_behind_checkpoint,
+        last_checkpoint_at: standing
+            .last_checkpoint
+            .as_ref()
+            .map(|last| seconds(last.completed_at)),
+        last_checkpoint_phases: newest.map(|newest| newest.phases).or(phases),
+        checkpoints_completed: counters.completed,
+        checkpoint_failures: counters.failed,
+        commits: status.map(|status| status.commits.clone()),
+        records: status.map(|status| status.records),
+        bytes: status.map(|status| status.bytes),
+        redelivered: status.map(|status| status.redelivered),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds since 1970 stay below 2^53"
+)]
+fn seconds(at: DateTime<Utc>) -> f64 {
+    at.timestamp_millis() as f64 / 1_000.0
+}
+
+fn name_fits(job: &JobEntry, filter: &JobFilter) -> bool {
+    let wanted = filter.name_contains.as_deref();
+    wanted.is_none_or(|part| job.name.as_str().contains(part))
+}
+
+fn fits(item: &JobItem, filter: &JobFilter) -> bool {
+    let any = |empty: bool, found: bool| empty || found;
+    any(
+        filter.states.is_empty(),
+        filter.states.contains(&item.state),
+    ) && any(
+        filter.health.is_empty(),
+        filter.health.contains(&item.health.status),
+    ) && any(
+        filter.connections.is_empty(),
+        filter.connections.contains(&item.connection),
+    ) && filter.labels.iter().all(|(name, values)| {
+        item.labels
+            .get(name)
+            .is_some_and(|value| values.is_empty() || values.contains(value))
+    })
+}
+
+/// The name breaks ties, so that pages do not overlap.
+fn sort(items: &mut [(DateTime<Utc>, JobItem)], by: JobSort) {
+    let lag = |lag: Option<i64>| Reverse(lag.unwrap_or(-1));
+    match by {
+        JobSort::Name => items.sort_by(|(_, a), (_, b)| a.job.cmp(&b.job)),
+        JobSort::CheckpointLag => {
+            items.sort_by_key(|(_, item)| (lag(item.lag.checkpoint), item.job.clone()));
+        }
+        JobSort::GroupLag => {
+            items.sort_by_key(|(_, item)| (lag(item.lag.group), item.job.clone()));
+        }
+        JobSort::Age => items.sort_by_key(|(since, item)| (*since, item.job.clone())),
+    }
+}
+
+/// Binds a cursor to its list: another filter or order has another fingerprint.
+fn fingerprint(filter: &JobFilter) -> String {
+    let bound = JobFilter {
+        after: None,
+        limit: 0,
+        ..filter.clone()
+    };
+    super::operations::hash(&format!("{bound:?}"))
+}
+
+fn cursor(filter: &JobFilter, index: usize, last: &JobName) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(format!("{}:{index}:{last}", fingerprint(filter)))
+}
+
+/// Where the page after a cursor begins: behind the job that ended the last one, or where it stood if it is gone.
+fn after(cursor: &str, filter: &JobFilter, items: &[JobItem]) -> Result<usize> {
+    let bytes = BASE64_URL_SAFE_NO_PAD
+        .decode(cursor)
+        .map_err(|_| invalid_cursor())?;
+    let text = String::from_utf8(bytes).map_err(|_| invalid_cursor())?;
+    let mut parts = text.splitn(3, ':');
+    let (Some(bound), Some(index), Some(last)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(invalid_cursor());
+    };
+    let index: usize = index.parse().map_err(|_| invalid_cursor())?;
+    if bound != fingerprint(filter) {
+        return Err(invalid_cursor());
+    }
+    let found = items.iter().position(|item| item.job.as_str() == last);
+    Ok(found.map_or(index, |found| found + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::model::{health::HealthStatus, job_state::DesiredState};
+
+    fn item(name: &str, checkpoint: Option<i64>, team: &str) -> JobItem {
+        JobItem {
+            summary: String::new(),
+            next: Vec::new(),
+            job: JobName::new(name).unwrap(),
+            desired_state: DesiredState::Running,
+            state: JobState::Running,
+            health: Health {
+                status: HealthStatus::Ok,
+                reasons: Vec::new(),
+            },
+            lag: JobLag {
+                checkpoint,
+                ..JobLag::default()
+            },
+            lag_age_ms: None,
+            last_checkpoint: None,
+            sink: "blackhole",
+            connection: "main".to_owned(),
+            labels: BTreeMap::from([("team".to_owned(), team.to_owned())]),
+        }
+    }
+
+    #[test]
+    fn the_largest_lag_comes_first_and_the_unknown_last() {
+        let now = DateTime::UNIX_EPOCH;
+        let mut items = vec![
+            (now, item("a", None, "x")),
+            (now, item("b", Some(3), "x")),
+            (now, item("c", Some(70), "x")),
+            (now, item("d", Some(3), "x")),
+        ];
+        sort(&mut items, JobSort::CheckpointLag);
+        let names: Vec<&str> = items.iter().map(|(_, item)| item.job.as_str()).collect();
+        assert_eq!(names, ["c", "b", "d", "a"]);
+    }
+
+    #[test]
+    fn values_of_one_filter_mean_or_and_filters_mean_and() {
+        let filter = JobFilter {
+            states: vec![JobState::Running, JobState::Failed],
+            labels: vec![("team".to_owned(), vec!["x".to_owned(), "y".to_owned()])],
+            ..JobFilter::default()
+        };
+        assert!(fits(&item("a", None, "y"), &filter));
+        assert!(!fits(&item("a", None, "z"), &filter));
+        let other = JobFilter {
+            connections: vec!["other".to_owned()],
+            ..filter
+        };
+        assert!(!fits(&item("a", None, "y"), &other));
+    }
+
+    #[test]
+    fn a_cursor_belongs_to_its_list() {
+        let filter = JobFilter::default();
+        let items = [
+            item("a", None, "x"),
+            item("b", None, "x"),
+            item("c", None, "x"),
+        ];
+        let made = cursor(&filter, 2, &items[1].job);
+        assert_eq!(after(&made, &filter, &items).ok(), Some(2));
+        // The job that ended the page is gone meanwhile.
+        assert_eq!(after(&made, &filter, &items[..1]).ok(), Some(2));
+        let other = JobFilter {
+            sort: JobSort::Age,
+            ..JobFilter::default()
+        };
+        assert_eq!(
+            after(&made, &other, &items).unwrap_err().code,
+            Code::InvalidCursor
+        );
+        assert!(after("?", &filter, &items).is_err());
+        assert!(after("YWJj", &filter, &items).is_err());
+    }
+}

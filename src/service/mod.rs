@@ -1,0 +1,312 @@
+//! What can be asked of the server, independent of HTTP.
+
+mod checkpoints;
+mod comparison;
+mod core;
+pub mod error;
+mod job_task;
+mod jobs;
+mod lease_keeper;
+mod monitor;
+mod next_steps;
+mod offsets;
+mod operations;
+mod queries;
+mod specs;
+mod start_plans;
+mod startup_mode;
+mod supervisor;
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::Value;
+
+use self::{core::Core, lease_keeper::InstanceLock};
+pub use self::{
+    core::{Clusters, Settings, SinkFactory},
+    error::{Result, ServiceError},
+    queries::{
+        Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
+        OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
+        ReadinessCheck, SpecPrecondition,
+    },
+};
+use crate::model::{
+    ids::{JobName, OperationId},
+    job::JobSpec,
+    operation::Operation,
+    start::{CheckpointRequest, StartRequest, StopRequest},
+    views::{
+        CheckpointList, CheckpointView, JobList, JobView, OffsetsView, OperationList, SpecApplied,
+        StartPlanView, StartupModeView,
+    },
+};
+use crate::{engine::ports::Clock, store::Store};
+
+/// Everything the HTTP layer may ask for. Cheap to clone.
+#[derive(Clone)]
+pub struct Service {
+    core: Arc<Core>,
+}
+
+/// What [`App`](crate::app::App) keeps of the services: their background work and their end.
+pub struct Running {
+    core: Arc<Core>,
+    // Held until the server has ended.
+    _lock: InstanceLock,
+}
+
+impl Running {
+    /// Claims the instance id and renews the claim; ends with an error when it is lost.
+    pub fn keep_lease(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        lease_keeper::keep_lease(Arc::clone(&self.core))
+    }
+
+    /// Runs the jobs until the server goes down and the last of them has ended.
+    pub fn supervise(&self) -> impl Future<Output = ()> + Send + 'static {
+        supervisor::supervise(Arc::clone(&self.core))
+    }
+
+    /// From now on nothing new is taken on and the jobs end.
+    pub fn begin_shutdown(&self) {
+        self.core.begin_shutdown();
+    }
+
+    /// How much of the shutdown's time is left.
+    #[must_use]
+    pub fn shutdown_time_left(&self) -> Duration {
+        self.core.shutdown_time_left()
+    }
+
+    /// Lets the instance id go, so that another server can take the jobs at once.
+    pub async fn release_instance(&self) {
+        let incarnation = self.core.incarnation.borrow().clone();
+        if let Some(incarnation) = incarnation
+            && let Err(error) = self.core.store.release_instance(&incarnation).await
+        {
+            tracing::warn!(%error, "the instance id runs out by itself");
+        }
+    }
+}
+
+impl Service {
+    /// Makes the services, and what runs them.
+    ///
+    /// # Errors
+    /// `instance-id-in-use` when another process of this host runs under the instance id.
+    pub fn new(
+        store: Store,
+        clusters: Clusters,
+        sinks: SinkFactory,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Result<(Self, Running)> {
+        let lock = InstanceLock::take(&settings.lock_dir, &settings.instance)?;
+        let core = Arc::new(Core::new(store, clusters, sinks, clock, settings));
+        let service = Self {
+            core: Arc::clone(&core),
+        };
+        Ok((service, Running { core, _lock: lock }))
+    }
+
+    /// Lists jobs from what was measured last; never waits for a broker.
+    ///
+    /// # Errors
+    /// `invalid-cursor`; `store-unreachable` before the jobs were ever read.
+    pub async fn list_jobs(&self, filter: &JobFilter) -> Result<JobList> {
+        self.find_jobs(filter).await
+    }
+
+    /// Shows one job.
+    ///
+    /// # Errors
+    /// `job-not-found`, `store-unreachable`.
+    pub async fn job(&self, job: &JobName) -> Result<JobView> {
+        self.show_job(job).await
+    }
+
+    /// Shows a job's spec and its generation.
+    ///
+    /// # Errors
+    /// `job-not-found`, `store-unreachable`.
+    pub async fn spec(&self, job: &JobName) -> Result<(JobSpec, i64)> {
+        self.read_spec(job).await
+    }
+
+    /// Creates or replaces a spec. The flag says whether the job was created; the operation is the start that
+    /// `start_on_create` asked for.
+    ///
+    /// # Errors
+    /// `unknown-member`, `invalid-spec` with every fault, `stale-generation`, `already-exists`, `group-id-taken`,
+    /// `timestamp-in-future`, `store-unreachable`.
+    pub async fn put_spec(
+        &self,
+        job: &JobName,
+        document: &Value,
+        precondition: SpecPrecondition,
+        dry_run: bool,
+        start_on_create: bool,
+        caller: &Caller,
+    ) -> Result<(SpecApplied, bool, Option<Operation>)> {
+        self.apply_spec(
+            job,
+            document,
+            precondition,
+            dry_run,
+            start_on_create,
+            caller,
+        )
+        .await
+    }
+
+    /// Changes a spec by a JSON merge patch (RFC 7396).
+    ///
+    /// # Errors
+    /// As [`Service::put_spec`], and `job-not-found`.
+    pub async fn patch_spec(
+        &self,
+        job: &JobName,
+        patch: &Value,
+        if_match: Option<i64>,
+        dry_run: bool,
+        caller: &Caller,
+    ) -> Result<SpecApplied> {
+        self.merge_spec(job, patch, if_match, dry_run, caller).await
+    }
+
+    /// Shows the startup mode and whether it counts.
+    ///
+    /// # Errors
+    /// `job-not-found`, `store-unreachable`.
+    pub async fn startup_mode(&self, job: &JobName) -> Result<StartupModeView> {
+        self.show_startup_mode(job).await
+    }
+
+    /// Changes the startup mode. With a checkpoint present the body must say what is meant (`apply`).
+    ///
+    /// # Errors
+    /// `startup-mode-shadowed` with the choices, `stale-generation`, `timestamp-in-future`, `unknown-member`,
+    /// `invalid-spec`, `job-not-found`, `store-unreachable`.
+    pub async fn set_startup_mode(
+        &self,
+        job: &JobName,
+        document: &Value,
+        if_match: Option<i64>,
+        dry_run: bool,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        self.change_startup_mode(job, document, if_match, dry_run, caller)
+            .await
+    }
+
+    /// Says where a start would begin, partition by partition; also the dry run of a start.
+    ///
+    /// # Errors
+    /// `job-not-found`, `checkpoint-not-found`, `timestamp-in-future`, `kafka-unreachable`, `store-unreachable`.
+    pub async fn start_plan(&self, job: &JobName, request: &StartRequest) -> Result<StartPlanView> {
+        self.show_start_plan(job, request).await
+    }
+
+    /// Asks for a start.
+    ///
+    /// # Errors
+    /// `job-running` when the job runs and the body names a position, `operation-in-progress`, `plan-stale`,
+    /// `plan-expired`, `timestamp-in-future`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
+    pub async fn start(
+        &self,
+        job: &JobName,
+        request: &StartRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_start(job, request, caller).await
+    }
+
+    /// Asks for a stop.
+    ///
+    /// # Errors
+    /// `operation-in-progress`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
+    pub async fn stop(
+        &self,
+        job: &JobName,
+        request: &StopRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_stop(job, request, caller).await
+    }
+
+    /// Asks for a checkpoint.
+    ///
+    /// # Errors
+    /// `job-not-running`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
+    pub async fn trigger_checkpoint(
+        &self,
+        job: &JobName,
+        request: &CheckpointRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_checkpoint(job, request, caller).await
+    }
+
+    /// Lists checkpoints, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
+    pub async fn checkpoints(
+        &self,
+        job: &JobName,
+        query: &CheckpointQuery,
+    ) -> Result<CheckpointList> {
+        self.find_checkpoints(job, query).await
+    }
+
+    /// Shows one checkpoint with its positions.
+    ///
+    /// # Errors
+    /// `job-not-found`, `checkpoint-not-found`, `store-unreachable`.
+    pub async fn checkpoint(&self, job: &JobName, which: CheckpointRef) -> Result<CheckpointView> {
+        self.show_checkpoint(job, which).await
+    }
+
+    /// Shows a job's offsets. Each source that does not answer leaves its numbers out.
+    ///
+    /// # Errors
+    /// `job-not-found`; `store-unreachable` for a job that was never read.
+    pub async fn offsets(&self, job: &JobName, query: &OffsetsQuery) -> Result<OffsetsView> {
+        self.show_offsets(job, query).await
+    }
+
+    /// Shows an operation.
+    ///
+    /// # Errors
+    /// `operation-not-found`, `store-unreachable`.
+    pub async fn operation(&self, id: &OperationId) -> Result<Operation> {
+        self.read_operation(id).await
+    }
+
+    /// Waits until an operation has ended, or for as long as said, and shows it.
+    ///
+    /// # Errors
+    /// `operation-not-found`, `store-unreachable`.
+    pub async fn wait_for_operation(&self, id: &OperationId, wait: Duration) -> Result<Operation> {
+        self.await_operation(id, wait).await
+    }
+
+    /// Lists operations, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
+    pub async fn operations(&self, query: &OperationQuery) -> Result<OperationList> {
+        self.find_operations(query).await
+    }
+
+    /// Whether this server can take requests.
+    pub async fn readiness(&self) -> Readiness {
+        self.check_readiness().await
+    }
+
+    /// The newest numbers of every job; never waits.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<JobMetrics> {
+        self.collect_metrics()
+    }
+}

@@ -1,0 +1,341 @@
+//! Asks the brokers how each job stands, so that lists, health and metrics never have to wait for them.
+//!
+//! One task a job, few at a time. A caller who wants fresh numbers uses the same function: whoever comes while an answer
+//! is under way shares it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    comparison::{BrokerPartition, CheckpointFacts},
+    core::{Core, JobEntry, LiveSnapshot},
+};
+use crate::{
+    engine::{
+        error::KafkaError,
+        ports::{GroupOffset, KafkaCluster, TopicDescription},
+    },
+    model::{
+        code::Code,
+        health::{HealthSample, PartitionSample},
+        job::{Isolation, JobSpec},
+        job_state::JobState,
+        topic::TopicPartition,
+        views::SourceStatus,
+    },
+};
+
+/// Between two measurements of a running job.
+const RUNNING_EVERY: Duration = Duration::from_secs(5);
+/// Between two measurements of a job that does not run.
+const STOPPED_EVERY: Duration = Duration::from_secs(15);
+/// How long one measurement may take.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// How old facts may be that a caller who asks for fresh ones is given.
+pub(crate) const REUSE: Duration = Duration::from_secs(1);
+/// Measurements at the same time.
+const AT_ONCE: usize = 8;
+
+/// Limits how many jobs are measured at the same time.
+pub(crate) fn turnstile() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(AT_ONCE))
+}
+
+/// Measures one job until the server goes down.
+pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Arc<Semaphore>) {
+    loop {
+        let Ok(permit) = turnstile.acquire().await else {
+            return;
+        };
+        measure(&core, &job, REUSE).await;
+        refresh_checkpoint_if_newer(&core, &job).await;
+        drop(permit);
+        let pause = if job.shared().run.is_some() {
+            RUNNING_EVERY
+        } else {
+            STOPPED_EVERY
+        };
+        tokio::select! {
+            () = core.stopping.cancelled() => return,
+            () = job.measure_soon.notified() => {}
+            // A little jitter keeps many jobs from asking at the same moment.
+            () = tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}
+        }
+    }
+}
+
+/// Asks the brokers, unless they were asked at most `reuse` ago.
+pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
+    let _one_at_a_time = job.measuring.lock().await;
+    let (spec, live) = {
+        let mut facts = job.shared();
+        if facts.attempted_at.is_some_and(|at| at.elapsed() <= reuse) {
+            return;
+        }
+        let live = facts.status().map(|status| LiveSnapshot {
+            epoch: status.epoch,
+            partitions: Arc::clone(&status.partitions),
+            at: core.now(),
+        });
+        facts.live = live.clone();
+        (facts.spec().clone(), live)
+    };
+    let answers = match core.clusters.get(&spec.source.connection) {
+        Some(cluster) => ask(&**cluster, &spec, &known_partitions(job)).await,
+        None => Answers::unreachable(&format!(
+            "the server's file has no connection '{}'",
+            spec.source.connection
+        )),
+    };
+    let now = core.now();
+    let mut facts = job.shared();
+    facts.attempted_at = Some(Instant::now());
+    match answers.brokers {
+        Ok(brokers) => {
+            if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+                let sample = sample(&spec, &live, &brokers, now);
+                facts.window.add(sample);
+            }
+            facts.brokers.answered(brokers, now);
+        }
+        Err((status, why)) => facts.brokers.failed(status, why),
+    }
+    match answers.group {
+        Ok(group) => facts.group.answered(group, now),
+        Err((status, why)) => facts.group.failed(status, why),
+    }
+    facts.members = answers.members;
+}
+
+/// The partitions that the last answer and the newest checkpoint name, for when topics cannot be described.
+fn known_partitions(job: &JobEntry) -> Vec<TopicPartition> {
+    let facts = job.shared();
+    if let Some(brokers) = &facts.brokers.value {
+        return brokers.keys().cloned().collect();
+    }
+    let checkpoint = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
+    checkpoint.map_or_else(Vec::new, |checkpoint| {
+        checkpoint.positions.keys().cloned().collect()
+    })
+}
+
+type Failed = (SourceStatus, String);
+
+struct Answers {
+    brokers: Result<BTreeMap<TopicPartition, BrokerPartition>, Failed>,
+    group: Result<BTreeMap<TopicPartition, GroupOffset>, Failed>,
+    members: Option<usize>,
+}
+
+impl Answers {
+    fn unreachable(why: &str) -> Self {
+        Self {
+            brokers: Err((SourceStatus::Unreachable, why.to_owned())),
+            group: Err((SourceStatus::Unreachable, why.to_owned())),
+            members: None,
+        }
+    }
+}
+
+async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition]) -> Answers {
+    let deadline = Instant::now() + DEADLINE;
+    let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
+    let (topics, failure) = match flatten(topics) {
+        Ok(topics) => (topics, None),
+        Err(failure) => (Vec::new(), Some(failure)),
+    };
+    let partitions: Vec<TopicPartition> = if failure.is_none() {
+        topics
+            .iter()
+            .flat_map(partitions_of)
+            .map(|(p, _)| p)
+            .collect()
+    } else {
+        known.to_vec()
+    };
+    let group = &spec.source.group_id;
+    let (bounds, group, members) = tokio::join!(
+        async {
+            match failure {
+                Some(failure) => Err(failure),
+                None => flatten(timeout_at(deadline, cluster.log_bounds(&partitions)).await),
+            }
+        },
+        async { flatten(timeout_at(deadline, cluster.group_offsets(group, &partitions)).await) },
+        async { flatten(timeout_at(deadline, cluster.group_members(group)).await) },
+    );
+    let brokers = bounds.map(|bounds| {
+        let mut brokers = BTreeMap::new();
+        for topic in &topics {
+            for (partition, leader) in partitions_of(topic) {
+                let broker = BrokerPartition {
+                    leader,
+                    topic_id: topic.id.clone(),
+                    bounds: bounds.get(&partition).copied(),
+                };
+                brokers.insert(partition, broker);
+            }
+        }
+        brokers
+    });
+    Answers {
+        brokers,
+        group,
+        members: members.ok(),
+    }
+}
+
+/// The partitions of a topic and their leaders; none for a topic that does not exist.
+pub(crate) fn partitions_of(
+    topic: &TopicDescription,
+) -> impl Iterator<Item = (TopicPartition, Option<i32>)> + '_ {
+    let name: Arc<str> = topic.name.as_str().into();
+    let partitions = topic.partitions.iter().flatten();
+    partitions
+        .map(move |(number, leader)| (TopicPartition::new(Arc::clone(&name), *number), *leader))
+}
+
+fn flatten<T>(
+    answer: Result<Result<T, KafkaError>, tokio::time::error::Elapsed>,
+) -> Result<T, Failed> {
+    match answer {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err((status_of(&error), error.to_string())),
+        Err(_elapsed) => Err((
+            SourceStatus::Timeout,
+            format!("no answer within {} s", DEADLINE.as_secs()),
+        )),
+    }
+}
+
+fn status_of(error: &KafkaError) -> SourceStatus {
+    if error.code == Code::KafkaUnreachable {
+        SourceStatus::Unreachable
+    } else if error.code == Code::KafkaTimeout {
+        SourceStatus::Timeout
+    } else {
+        SourceStatus::Error
+    }
+}
+
+fn sample(
+    spec: &JobSpec,
+    live: &LiveSnapshot,
+    brokers: &BTreeMap<TopicPartition, BrokerPartition>,
+    at: chrono::DateTime<chrono::Utc>,
+) -> HealthSample {
+    let isolation: Isolation = spec.source.isolation;
+    let partitions = live.partitions.iter().map(|(partition, live)| {
+        let bounds = brokers.get(partition).and_then(|broker| broker.bounds);
+        let sample = PartitionSample {
+            position: live.position,
+            readable_end: bounds.map(|bounds| bounds.readable_end(isolation)),
+            latest: bounds.map(|bounds| bounds.latest),
+        };
+        (partition.clone(), sample)
+    });
+    HealthSample {
+        at,
+        partitions: partitions.collect(),
+    }
+}
+
+/// Reads the newest checkpoint from the store, if the run says that there is a newer one or none was read yet.
+async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
+    let newer = {
+        let facts = job.shared();
+        let known = facts.checkpoint.current().and_then(Option::as_ref);
+        let newest = facts
+            .status()
+            .and_then(|status| status.last_checkpoint.clone());
+        match (known, newest) {
+            (None, Some(_)) => true,
+            (None, None) => facts.checkpoint.current().is_none(),
+            (Some(known), Some(newest)) => {
+                known.id != newest.id
+                    || known.group_commit != newest.group_commit
+                    || known.confirmed_at < newest.confirmed_at
+            }
+            (Some(_), None) => false,
+        }
+    };
+    if newer {
+        refresh_checkpoint(core, job).await;
+    }
+}
+
+/// Reads the newest checkpoint from the store.
+pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
+    let answer = timeout(DEADLINE, core.store.latest_checkpoint(job.uid)).await;
+    let now = core.now();
+    let mut facts = job.shared();
+    match answer {
+        Ok(Ok(checkpoint)) => {
+            let checkpoint = checkpoint.map(|stored| Arc::new(CheckpointFacts::from(stored)));
+            facts.checkpoint.answered(checkpoint, now);
+        }
+        Ok(Err(error)) => facts
+            .checkpoint
+            .failed(SourceStatus::Unreachable, error.to_string()),
+        Err(_elapsed) => facts.checkpoint.failed(
+            SourceStatus::Timeout,
+            format!("no answer within {} s", DEADLINE.as_secs()),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::offset::Offset;
+
+    #[test]
+    fn a_missing_topic_has_no_partitions() {
+        let gone = TopicDescription {
+            name: "gone".to_owned(),
+            id: None,
+            partitions: None,
+        };
+        assert_eq!(partitions_of(&gone).count(), 0);
+        let there = TopicDescription {
+            partitions: Some(BTreeMap::from([(0, Some(1)), (1, None)])),
+            ..gone
+        };
+        let leaders: Vec<Option<i32>> = partitions_of(&there).map(|(_, leader)| leader).collect();
+        assert_eq!(leaders, [Some(1), None]);
+    }
+
+    #[test]
+    fn a_sample_leaves_out_what_is_not_known() {
+        let live = LiveSnapshot {
+            epoch: crate::model::ids::LeaseEpoch(1),
+            partitions: Arc::new(BTreeMap::from([(
+                TopicPartition::new("orders", 0),
+                crate::model::job_status::LivePartition {
+                    subtask: 0,
+                    position: Offset::new(4),
+                },
+            )])),
+            at: chrono::DateTime::UNIX_EPOCH,
+        };
+        let spec = JobSpec::read(
+            &crate::model::JobName::new("orders").unwrap(),
+            &serde_json::json!({
+                "source": {"connection": "main", "topics": ["orders"]},
+                "startup_mode": {"mode": "earliest"},
+                "sink": {"type": "blackhole"}
+            }),
+        )
+        .unwrap();
+        let sample = sample(&spec, &live, &BTreeMap::new(), chrono::DateTime::UNIX_EPOCH);
+        let partition = &sample.partitions[&TopicPartition::new("orders", 0)];
+        assert_eq!(
+            (partition.position, partition.readable_end),
+            (Offset::new(4), None)
+        );
+    }
+}

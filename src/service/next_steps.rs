@@ -1,0 +1,651 @@
+//! How a job stands, in one sentence, and what one would do next, as lines to copy.
+//!
+//! Pure, so that every situation is a row of a table. A step is only proposed where it helps; a job that does well gets none.
+
+use serde_json::{Value, json};
+
+use crate::model::{
+    checkpoint::CheckpointKind,
+    code::Code,
+    health::{Health, HealthStatus},
+    ids::{CheckpointId, JobName},
+    job_state::{DesiredState, JobState},
+    job_status::{FailedRecord, JobFailure},
+    offset::Offset,
+    resolver::Blocker,
+    start::PendingStart,
+    startup_mode::StartupMode,
+    views::{Commands, DivergenceCause, JobLag, NextStep},
+};
+
+/// Writes curl lines that call this server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Curl<'a> {
+    pub(crate) public_url: &'a str,
+    pub(crate) job: &'a JobName,
+}
+
+impl Curl<'_> {
+    fn url(&self, path: &str) -> String {
+        format!("{}/api/v1/jobs/{}{path}", self.public_url, self.job)
+    }
+
+    /// A line that reads.
+    pub(crate) fn get(&self, path: &str) -> String {
+        format!("curl -sS '{}'", self.url(path))
+    }
+
+    /// A line that sends a body, or none.
+    pub(crate) fn send(&self, method: &str, path: &str, body: Option<&Value>) -> String {
+        match body {
+            None => format!("curl -sS -X {method} '{}'", self.url(path)),
+            Some(body) => {
+                // JSON holds no single quote but inside strings; the shell needs them taken apart.
+                let body = body.to_string().replace('\'', r"'\''");
+                format!(
+                    "curl -sS -X {method} -H 'Content-Type: application/json' '{}' -d '{body}'",
+                    self.url(path)
+                )
+            }
+        }
+    }
+
+    /// A start with this body.
+    pub(crate) fn start(&self, body: Option<&Value>) -> String {
+        self.send("POST", "/start?wait=30s", body)
+    }
+
+    /// A stop.
+    pub(crate) fn stop(&self) -> String {
+        self.send("POST", "/stop?wait=60s", None)
+    }
+
+    /// The lines that every job shows.
+    pub(crate) fn commands(&self) -> Commands {
+        Commands {
+            start_plan: self.get("/start-plan"),
+            start: self.start(None),
+            stop: self.stop(),
+            trigger_checkpoint: self.send("POST", "/checkpoints?wait=60s", None),
+            offsets: self.get("/offsets"),
+        }
+    }
+}
+
+/// What the sentence and the steps depend on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Situation<'a> {
+    pub(crate) curl: Curl<'a>,
+    pub(crate) state: JobState,
+    pub(crate) desired: DesiredState,
+    pub(crate) health: &'a Health,
+    pub(crate) failure: Option<&'a JobFailure>,
+    pub(crate) lag: &'a JobLag,
+    pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
+    pub(crate) mode: &'a StartupMode,
+    /// The mode was changed while there was a checkpoint, and is not used because of it.
+    pub(crate) mode_shadowed: bool,
+    pub(crate) pending_start: Option<&'a PendingStart>,
+    /// What stood against the last start, if it was refused.
+    pub(crate) blockers: &'a [Blocker],
+    pub(crate) restart_required: bool,
+    /// The worst difference between group and checkpoint.
+    pub(crate) divergence: Option<DivergenceCause>,
+}
+
+/// How the job stands.
+pub(crate) fn summary(situation: &Situation<'_>) -> String {
+    let reason = situation
+        .health
+        .reasons
+        .first()
+        .map_or("", |reason| reason.summary.as_str());
+    match situation.state {
+        JobState::Stopped => stopped(situation),
+        JobState::Starting if reason.is_empty() => {
+            "starting: the positions are being worked out".to_owned()
+        }
+        JobState::Starting => format!("starting, and waits: {reason}"),
+        JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
+        JobState::Failed => match situation.failure {
+            Some(failure) => format!("failed and needs a decision: {}", failure.summary),
+            None => "failed and needs a decision".to_owned(),
+        },
+        JobState::Running => running(situation, reason),
+    }
+}
+
+fn stopped(situation: &Situation<'_>) -> String {
+    let goes_on = match (situation.pending_start, situation.last_checkpoint) {
+        (Some(pending), _) => format!("a start begins from {}, once", pending.from.name()),
+        (None, Some((id, _))) => format!("a start goes on from checkpoint {id}"),
+        (None, None) => format!(
+            "it has no checkpoint, so a start begins by its startup mode ({})",
+            situation.mode.name()
+        ),
+    };
+    let unread = situation
+        .lag
+        .checkpoint
+        .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
+    let refused = if situation.blockers.is_empty() {
+        ""
+    } else {
+        "; the last start was refused"
+    };
+    format!("stopped; {goes_on}{unread}{refused}")
+}
+
+fn running(situation: &Situation<'_>, reason: &str) -> String {
+    match situation.health.status {
+        HealthStatus::Waiting => format!("running, and waits: {reason}"),
+        HealthStatus::Behind => format!("running, and falls behind: {reason}"),
+        HealthStatus::Stalled => format!("running, but stands still: {reason}"),
+        HealthStatus::Held => format!("running, and held back: {reason}"),
+        HealthStatus::Blocked => format!("running, but blocked: {reason}"),
+        HealthStatus::Ok | HealthStatus::Unknown | HealthStatus::Stopped => {
+            match situation.lag.position {
+                Some(0) => "running; everything readable is read".to_owned(),
+                Some(lag) => format!("running; {}", unread(lag)),
+                None => "running; its lag is not known yet".to_owned(),
+            }
+        }
+    }
+}
+
+fn unread(offsets: i64) -> String {
+    match offsets {
+        0 => "nothing is unread".to_owned(),
+        1 => "1 offset is unread".to_owned(),
+        more => format!("{more} offsets are unread"),
+    }
+}
+
+/// What to do next.
+pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
+    let mut steps = match situation.state {
+        JobState::Failed => after_failure(situation),
+        JobState::Stopped => before_start(situation),
+        JobState::Starting => vec![step("to call the start off", situation.curl.stop())],
+        JobState::Stopping => Vec::new(),
+        JobState::Running => while_running(situation),
+    };
+    if situation.mode_shadowed && situation.pending_start.is_none() {
+        steps.push(use_the_mode(situation));
+    }
+    steps
+}
+
+fn step(why: impl Into<String>, curl: String) -> NextStep {
+    NextStep {
+        why: why.into(),
+        curl,
+    }
+}
+
+/// The line that makes a shadowed startup mode count once.
+fn use_the_mode(situation: &Situation<'_>) -> NextStep {
+    let mut body = json!(situation.mode);
+    if let Some(members) = body.as_object_mut() {
+        members.insert("apply".to_owned(), json!("next-start"));
+    }
+    step(
+        format!(
+            "the startup mode ({}) is not used, because a checkpoint exists; this makes the next start use it, once",
+            situation.mode.name()
+        ),
+        situation.curl.send("PUT", "/startup-mode", Some(&body)),
+    )
+}
+
+fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    if !situation.blockers.is_empty() {
+        return choices(curl, situation.blockers);
+    }
+    if situation.desired == DesiredState::Running {
+        return Vec::new();
+    }
+    vec![
+        step("see where a start would begin", curl.get("/start-plan")),
+        step("start it", curl.start(None)),
+    ]
+}
+
+/// One line for each way out that the blockers name.
+pub(crate) fn choices(curl: Curl<'_>, blockers: &[Blocker]) -> Vec<NextStep> {
+    let mut steps = vec![step(
+        "see what stands against a start, partition by partition",
+        curl.get("/start-plan"),
+    )];
+    for blocker in blockers {
+        for choice in &blocker.choices {
+            let words = choice.as_object().into_iter().flatten().next();
+            let (member, value) = words.map_or(("", ""), |(member, value)| {
+                (member.as_str(), value.as_str().unwrap_or_default())
+            });
+            let what = match value {
+                "earliest" => "begin those partitions at the first record their logs still hold",
+                "latest" => "begin those partitions at the end of their logs",
+                _ => "decide it",
+            };
+            let line = curl.start(Some(choice));
+            if steps.iter().all(|known: &NextStep| known.curl != line) {
+                steps.push(step(format!("{}: {what} ({member})", blocker.code), line));
+            }
+        }
+    }
+    steps
+}
+
+fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    if !situation.blockers.is_empty() {
+        return choices(curl, situation.blockers);
+    }
+    let mut steps = vec![step(
+        "see where a start would begin",
+        curl.get("/start-plan"),
+    )];
+    let failure = situation.failure;
+    if let Some(record) = failure.and_then(|failure| failure.record.as_ref()) {
+        let place = format!(
+            "{}/{} at offset {}",
+            record.topic, record.partition, record.offset
+        );
+        steps[0].why = format!("look at where it stands: the record is {place}");
+        steps.push(step(
+            "once the cause is mended, try the same record again",
+            curl.start(None),
+        ));
+        if let Some(body) = behind(record) {
+            steps.push(step(
+                format!("leave that record out: start behind {place}, the other partitions go on where they are"),
+                curl.start(Some(&body)),
+            ));
+        }
+        return steps;
+    }
+    if failure.is_some_and(|failure| failure.code == Code::OffsetOutOfRange) {
+        for (value, why) in [
+            (
+                "earliest",
+                "begin at the first records that the logs still hold",
+            ),
+            ("latest", "begin at the ends of the logs"),
+        ] {
+            let body = json!({"on_out_of_range": value});
+            steps.push(step(why, curl.start(Some(&body))));
+        }
+        return steps;
+    }
+    steps.push(step(
+        "once the cause is mended, start it again",
+        curl.start(None),
+    ));
+    steps
+}
+
+/// The start that leaves one record out and moves nothing else.
+fn behind(record: &FailedRecord) -> Option<Value> {
+    let next = Offset::after(record.offset)?;
+    let partition = record.partition.to_string();
+    Some(json!({
+        "from": "specific-offsets",
+        "offsets": {record.topic.as_str(): {partition: next}},
+        "partitions": {record.topic.as_str(): [record.partition]},
+    }))
+}
+
+fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let mut steps = Vec::new();
+    match situation.health.status {
+        HealthStatus::Behind | HealthStatus::Stalled => steps.push(step(
+            "see which partitions lag",
+            curl.get("/offsets?only=lagging"),
+        )),
+        HealthStatus::Held => steps.push(step(
+            "see which partitions an open transaction holds back",
+            curl.get("/offsets?only=flagged"),
+        )),
+        HealthStatus::Ok
+        | HealthStatus::Blocked
+        | HealthStatus::Waiting
+        | HealthStatus::Unknown
+        | HealthStatus::Stopped => {}
+    }
+    match situation.divergence {
+        Some(DivergenceCause::ExternalCommit) => steps.push(step(
+            "something else committed to the consumer group; the job does not follow it",
+            curl.get("/offsets?only=diverged"),
+        )),
+        Some(DivergenceCause::CommitFailed) => steps.push(step(
+            "commits to the consumer group fail; nothing is lost, the checkpoint counts",
+            curl.get("/offsets?only=diverged"),
+        )),
+        _ => {}
+    }
+    if situation.restart_required {
+        steps.push(step(
+            "parts of the spec count from the next start on: stop and start",
+            format!("{} && {}", curl.stop(), curl.start(None)),
+        ));
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::DateTime;
+
+    use super::*;
+    use crate::model::{health::HealthReason, start::StartFrom};
+
+    struct Case {
+        name: &'static str,
+        state: JobState,
+        health: HealthStatus,
+        change: fn(&mut Situation<'_>),
+        failure: Option<JobFailure>,
+        summary: &'static str,
+        /// A part of each proposed line, in order.
+        lines: &'static [&'static str],
+    }
+
+    fn failure(code: Code, with_record: bool) -> JobFailure {
+        JobFailure {
+            code,
+            summary: "cannot decode orders/3@90412: no JSON".to_owned(),
+            record: with_record.then(|| FailedRecord {
+                topic: "orders".to_owned(),
+                partition: 3,
+                offset: 90_412,
+                timestamp: None,
+                key_bytes: None,
+                value_bytes: Some(7),
+            }),
+            phase: None,
+            first_seen: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one table")]
+    fn cases() -> Vec<Case> {
+        let case = |name, state, health, change, summary, lines| Case {
+            name,
+            state,
+            health,
+            change,
+            failure: None,
+            summary,
+            lines,
+        };
+        vec![
+            case(
+                "fine",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| {
+                    s.lag = &JobLag {
+                        position: Some(0),
+                        checkpoint: None,
+                        group: None,
+                        unknown_partitions: 0,
+                    }
+                },
+                "running; everything readable is read",
+                &[],
+            ),
+            case(
+                "reads",
+                JobState::Running,
+                HealthStatus::Unknown,
+                |_| {},
+                "running; 12 offsets are unread",
+                &[],
+            ),
+            case(
+                "behind",
+                JobState::Running,
+                HealthStatus::Behind,
+                |_| {},
+                "running, and falls behind: why",
+                &["/offsets?only=lagging'"],
+            ),
+            case(
+                "waits",
+                JobState::Running,
+                HealthStatus::Waiting,
+                |_| {},
+                "running, and waits: why",
+                &[],
+            ),
+            case(
+                "held",
+                JobState::Running,
+                HealthStatus::Held,
+                |_| {},
+                "running, and held back: why",
+                &["/offsets?only=flagged'"],
+            ),
+            case(
+                "group moved",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| s.divergence = Some(DivergenceCause::ExternalCommit),
+                "running; 12 offsets are unread",
+                &["/offsets?only=diverged'"],
+            ),
+            case(
+                "restart",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| s.restart_required = true,
+                "running; 12 offsets are unread",
+                &["/stop?wait=60s' && curl"],
+            ),
+            case(
+                "shadowed",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| s.mode_shadowed = true,
+                "running; 12 offsets are unread",
+                &[
+                    r#"-X PUT -H 'Content-Type: application/json' 'http://localhost:1/api/v1/jobs/orders/startup-mode' -d '{"mode":"earliest","apply":"next-start"}'"#,
+                ],
+            ),
+            case(
+                "starting",
+                JobState::Starting,
+                HealthStatus::Unknown,
+                |_| {},
+                "starting, and waits: why",
+                &["/stop?wait=60s"],
+            ),
+            case(
+                "stopped",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |_| {},
+                "stopped; a start goes on from checkpoint 9; 30 offsets are unread",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            case(
+                "never ran",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.last_checkpoint = None;
+                    s.lag = &JobLag {
+                        position: None,
+                        checkpoint: None,
+                        group: None,
+                        unknown_partitions: 1,
+                    }
+                },
+                "stopped; it has no checkpoint, so a start begins by its startup mode (earliest)",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            Case {
+                failure: Some(failure(Code::BlockedOnRecord, true)),
+                ..case(
+                    "bad record",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |_| {},
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &[
+                        "/start-plan'",
+                        "/start?wait=30s'",
+                        r#"-d '{"from":"specific-offsets","offsets":{"orders":{"3":90413}},"partitions":{"orders":[3]}}'"#,
+                    ],
+                )
+            },
+            Case {
+                failure: Some(failure(Code::OffsetOutOfRange, false)),
+                ..case(
+                    "retention",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |_| {},
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &[
+                        "/start-plan'",
+                        r#"-d '{"on_out_of_range":"earliest"}'"#,
+                        r#"-d '{"on_out_of_range":"latest"}'"#,
+                    ],
+                )
+            },
+            Case {
+                failure: Some(failure(Code::Panicked, false)),
+                ..case(
+                    "crash",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |_| {},
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &["/start-plan'", "/start?wait=30s'"],
+                )
+            },
+        ]
+    }
+
+    #[test]
+    fn every_situation_has_its_sentence_and_its_lines() {
+        let job = JobName::new("orders").unwrap();
+        let mode = StartupMode::Earliest;
+        let lag = JobLag {
+            position: Some(12),
+            checkpoint: Some(30),
+            group: None,
+            unknown_partitions: 0,
+        };
+        for case in cases() {
+            let health = Health {
+                status: case.health,
+                reasons: vec![HealthReason::new(Code::Stalled, None, "why")],
+            };
+            let mut situation = Situation {
+                curl: Curl {
+                    public_url: "http://localhost:1",
+                    job: &job,
+                },
+                state: case.state,
+                desired: DesiredState::Stopped,
+                health: &health,
+                failure: case.failure.as_ref(),
+                lag: &lag,
+                last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+                mode: &mode,
+                mode_shadowed: false,
+                pending_start: None,
+                blockers: &[],
+                restart_required: false,
+                divergence: None,
+            };
+            (case.change)(&mut situation);
+            assert_eq!(summary(&situation), case.summary, "{}", case.name);
+            let lines: Vec<String> = next(&situation).into_iter().map(|step| step.curl).collect();
+            assert_eq!(lines.len(), case.lines.len(), "{}: {lines:?}", case.name);
+            for (line, part) in lines.iter().zip(case.lines) {
+                assert!(line.contains(part), "{}: {line}", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn blockers_become_lines() {
+        let job = JobName::new("orders").unwrap();
+        let curl = Curl {
+            public_url: "http://localhost:1",
+            job: &job,
+        };
+        let blocker = Blocker {
+            code: Code::OffsetOutOfRange,
+            partitions: Vec::new(),
+            summary: String::new(),
+            choices: vec![
+                json!({"on_out_of_range": "earliest"}),
+                json!({"on_out_of_range": "latest"}),
+            ],
+        };
+        let lines = choices(curl, &[blocker.clone(), blocker]);
+        assert_eq!(lines.len(), 3);
+        assert!(
+            lines[1]
+                .curl
+                .ends_with(r#"-d '{"on_out_of_range":"earliest"}'"#)
+        );
+    }
+
+    #[test]
+    fn a_quote_in_a_body_survives_the_shell() {
+        let job = JobName::new("orders").unwrap();
+        let curl = Curl {
+            public_url: "http://localhost:1",
+            job: &job,
+        };
+        let line = curl.start(Some(&json!({"reason": "it's"})));
+        assert!(line.ends_with(r#"-d '{"reason":"it'\''s"}'"#), "{line}");
+    }
+
+    #[test]
+    fn a_pending_start_is_named() {
+        let job = JobName::new("orders").unwrap();
+        let pending = PendingStart {
+            id: "x".to_owned(),
+            from: StartFrom::Latest,
+            partitions: None,
+            requested_by: "somebody".to_owned(),
+            at: DateTime::UNIX_EPOCH,
+        };
+        let health = Health {
+            status: HealthStatus::Stopped,
+            reasons: Vec::new(),
+        };
+        let situation = Situation {
+            curl: Curl {
+                public_url: "",
+                job: &job,
+            },
+            state: JobState::Stopped,
+            desired: DesiredState::Stopped,
+            health: &health,
+            failure: None,
+            lag: &JobLag::default(),
+            last_checkpoint: None,
+            mode: &StartupMode::Earliest,
+            mode_shadowed: true,
+            pending_start: Some(&pending),
+            blockers: &[],
+            restart_required: false,
+            divergence: None,
+        };
+        assert_eq!(
+            summary(&situation),
+            "stopped; a start begins from latest, once"
+        );
+        assert_eq!(next(&situation).len(), 2, "the mode needs no second line");
+    }
+}

@@ -1,0 +1,180 @@
+//! Where a job stands, partition by partition, running or stopped; each source that is away leaves its numbers out.
+
+use std::sync::Arc;
+
+use super::{
+    Service,
+    comparison::{CheckpointSource, Comparison, compare, totals},
+    core::{Core, JobEntry, JobFacts, Source},
+    error::Result,
+    jobs::{Standing, age_ms},
+    monitor::{REUSE, measure, refresh_checkpoint},
+    queries::{OffsetsQuery, Only},
+};
+use crate::model::{
+    ids::JobName,
+    topic::TopicPartition,
+    views::{
+        DivergenceCause, OffsetsView, PartitionOffsetsView, SourceStatus, SourceView, Sources,
+    },
+};
+
+impl Service {
+    pub(super) async fn show_offsets(
+        &self,
+        name: &JobName,
+        query: &OffsetsQuery,
+    ) -> Result<OffsetsView> {
+        let core = &self.core;
+        let job = core.job(name).await?;
+        let never_asked = job.shared().attempted_at.is_none();
+        if query.fresh || never_asked {
+            measure(core, &job, REUSE).await;
+            // The checkpoint comes last: it is then never older than the group's offsets.
+            refresh_checkpoint(core, &job).await;
+        }
+        let standing = Standing::take(core, &job);
+        let (partitions, running, sources) = look(core, &job);
+        let chosen: Vec<PartitionOffsetsView> = partitions
+            .into_iter()
+            .filter(|partition| is_meant(partition, query))
+            .collect();
+        let totals = totals(&chosen, running);
+        let shown = chosen.into_iter().filter(|partition| {
+            !query.summary && query.only.is_none_or(|only| is_notable(partition, only))
+        });
+        let row = job.row();
+        Ok(OffsetsView {
+            summary: standing.summary,
+            next: standing.next,
+            job: name.clone(),
+            state: job.state(),
+            observed_at: core.now(),
+            isolation: row.spec.source.isolation,
+            group_id: row.spec.source.group_id,
+            sources,
+            totals,
+            partitions: shown.collect(),
+        })
+    }
+}
+
+fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Sources) {
+    let now = core.now();
+    let facts = job.shared();
+    let status = facts.status();
+    let brokers = facts.brokers.current();
+    // Positions are shown as they were when the ends of the logs were asked for; without those, as they are now.
+    let live = status.as_ref().map(|status| {
+        let taken = facts
+            .live
+            .as_ref()
+            .filter(|live| live.epoch == status.epoch && brokers.is_some());
+        match taken {
+            Some(live) => (Arc::clone(&live.partitions), live.at),
+            None => (Arc::clone(&status.partitions), status.observed_at),
+        }
+    });
+    let install = core.known_install().map(|install| install.short());
+    let checkpoint = match facts.checkpoint.value.as_ref() {
+        Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
+        Some(None) => CheckpointSource::Absent,
+        None => CheckpointSource::Unknown,
+    };
+    let partitions = compare(&Comparison {
+        job: &job.name,
+        install: install.as_deref(),
+        spec: facts.spec(),
+        brokers,
+        brokers_at: facts.brokers.at,
+        group: facts.group.current(),
+        live: live.as_ref().map(|(partitions, _)| &**partitions),
+        checkpoint,
+    });
+    let unanswered = brokers.map(|brokers| {
+        brokers
+            .values()
+            .filter(|broker| broker.bounds.is_none())
+            .count()
+    });
+    let sources = Sources {
+        live: match &live {
+            Some((_, at)) => SourceView {
+                age_ms: Some(age_ms(*at, now)),
+                ..SourceView::new(SourceStatus::Ok)
+            },
+            None => SourceView {
+                because: Some(format!("job-{}", facts.shown_state().0.name())),
+                ..SourceView::new(SourceStatus::Absent)
+            },
+        },
+        checkpoint: checkpoint_source(&facts, now),
+        group: SourceView {
+            members: facts.members,
+            ..source(&facts.group, now)
+        },
+        brokers: SourceView {
+            unanswered_partitions: unanswered,
+            ..source(&facts.brokers, now)
+        },
+    };
+    (partitions, status.is_some(), sources)
+}
+
+fn source<T>(source: &Source<T>, now: chrono::DateTime<chrono::Utc>) -> SourceView {
+    match (&source.error, source.at) {
+        (Some((status, why)), _) => SourceView {
+            because: Some(why.clone()),
+            ..SourceView::new(*status)
+        },
+        (None, Some(at)) => SourceView {
+            age_ms: Some(age_ms(at, now)),
+            ..SourceView::new(SourceStatus::Ok)
+        },
+        (None, None) => SourceView {
+            because: Some("not asked yet".to_owned()),
+            ..SourceView::new(SourceStatus::Absent)
+        },
+    }
+}
+
+/// A checkpoint that was read before the store went away is still shown, with the source's status and its age.
+fn checkpoint_source(facts: &JobFacts, now: chrono::DateTime<chrono::Utc>) -> SourceView {
+    let view = source(&facts.checkpoint, now);
+    match facts.checkpoint.value.as_ref() {
+        Some(Some(checkpoint)) => SourceView {
+            id: Some(checkpoint.id),
+            completed_at: Some(checkpoint.completed_at),
+            age_ms: facts.checkpoint.at.map(|at| age_ms(at, now)),
+            ..view
+        },
+        Some(None) if view.status == SourceStatus::Ok => SourceView {
+            because: Some("no-checkpoint".to_owned()),
+            ..SourceView::new(SourceStatus::Absent)
+        },
+        Some(None) | None => view,
+    }
+}
+
+fn is_meant(partition: &PartitionOffsetsView, query: &OffsetsQuery) -> bool {
+    query.partitions.as_ref().is_none_or(|filter| {
+        filter.contains(&TopicPartition::new(
+            partition.topic.as_str(),
+            partition.partition,
+        ))
+    })
+}
+
+fn is_notable(partition: &PartitionOffsetsView, only: Only) -> bool {
+    match only {
+        Only::Lagging => {
+            let lag = partition.lag.position.or(partition.lag.checkpoint);
+            lag.is_some_and(|lag| lag > 0)
+        }
+        Only::Diverged => !matches!(
+            partition.divergence.cause,
+            DivergenceCause::None | DivergenceCause::NoCheckpoint | DivergenceCause::Unknown
+        ),
+        Only::Flagged => !partition.flags.is_empty(),
+    }
+}

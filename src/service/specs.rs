@@ -1,0 +1,464 @@
+//! Creating and changing the declarative document of a job.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+
+use super::{
+    Service,
+    core::JobEntry,
+    error::{Result, ServiceError},
+    queries::{Caller, SpecPrecondition},
+    startup_mode::{refuse_future_mode, stale_generation},
+};
+use crate::{
+    engine::ports::KafkaCluster,
+    model::{
+        code::Code, field_error::FieldError, ids::JobName, job::JobSpec, operation::Operation,
+        resolver::Warning, start::StartRequest, views::SpecApplied,
+    },
+    store::{self, JobRow, PutSpec},
+};
+
+/// How long a dry run waits for the brokers to say whether the topics exist.
+const TOPICS_DEADLINE: Duration = Duration::from_secs(3);
+/// How often a patch is tried again when somebody else changes the spec at the same time.
+const PATCH_ATTEMPTS: usize = 5;
+
+impl Service {
+    pub(super) async fn read_spec(&self, name: &JobName) -> Result<(JobSpec, i64)> {
+        let job = self.core.job(name).await?;
+        self.core.refresh(&job).await;
+        let row = job.row();
+        Ok((row.spec, row.generation))
+    }
+
+    pub(super) async fn apply_spec(
+        &self,
+        name: &JobName,
+        document: &Value,
+        precondition: SpecPrecondition,
+        dry_run: bool,
+        start_on_create: bool,
+        caller: &Caller,
+    ) -> Result<(SpecApplied, bool, Option<Operation>)> {
+        let spec = self.checked_spec(name, document)?;
+        refuse_future_mode(&spec.startup_mode, self.core.now()).map_err(|error| error.job(name))?;
+        if dry_run {
+            return self.try_spec(name, spec, precondition).await;
+        }
+        let wanted = match precondition {
+            SpecPrecondition {
+                if_none_match_any: true,
+                ..
+            } => store::SpecPrecondition::Absent,
+            SpecPrecondition {
+                if_match: Some(generation),
+                ..
+            } => store::SpecPrecondition::Generation(generation),
+            SpecPrecondition { .. } => store::SpecPrecondition::Any,
+        };
+        let before = self.known_spec(name).await;
+        let put = self
+            .core
+            .store
+            .put_spec(name, &spec, &wanted, &caller.requested_by)
+            .await?;
+        let (row, changed, created) = match put {
+            PutSpec::Created(row) => (row, true, true),
+            PutSpec::Replaced(row) => (row, true, false),
+            PutSpec::Unchanged(row) => (row, false, false),
+            PutSpec::Stale { generation } => {
+                let wanted = precondition.if_match.unwrap_or(generation);
+                return Err(stale_generation(name, wanted, generation));
+            }
+            PutSpec::Exists => return Err(exists(name)),
+            PutSpec::Missing => return Err(ServiceError::no_such_job(name)),
+            PutSpec::GroupTaken { job } => return Err(group_taken(name, &spec, &job)),
+        };
+        let job = self.core.remember(row.clone());
+        if changed {
+            tell_the_run(&job, &spec).await;
+            job.measure_soon.notify_one();
+        }
+        let warnings = self.shadow_warnings(&job, before.as_ref(), &spec).await;
+        let operation = if created && start_on_create {
+            Some(
+                self.ask_start(name, &StartRequest::auto(), caller)
+                    .await?
+                    .operation,
+            )
+        } else {
+            None
+        };
+        Ok((
+            applied(&row, changed, warnings, false, spec),
+            created,
+            operation,
+        ))
+    }
+
+    /// The spec as it was before, to see what a change does; the answer does not depend on it.
+    async fn known_spec(&self, name: &JobName) -> Option<JobSpec> {
+        self.core.job(name).await.ok().map(|job| job.row().spec)
+    }
+
+    /// Everything a document can be checked for without asking anybody, all faults at once.
+    fn checked_spec(&self, name: &JobName, document: &Value) -> Result<JobSpec> {
+        let (spec, mut faults) = match JobSpec::read(name, document) {
+            Ok(spec) => (Some(spec), Vec::new()),
+            Err(faults) => (None, faults),
+        };
+        faults.extend(self.connection_faults(document));
+        match spec {
+            Some(spec) if faults.is_empty() => Ok(spec),
+            _ => Err(ServiceError::faults(faults, Code::InvalidSpec).job(name)),
+        }
+    }
+
+    /// Reads the raw document, so that these faults come together with those of the form.
+    fn connection_faults(&self, document: &Value) -> Vec<FieldError> {
+        let Some(connection) = document
+            .pointer("/source/connection")
+            .and_then(Value::as_str)
+        else {
+            return Vec::new();
+        };
+        let Some(cluster) = self.core.clusters.get(connection) else {
+            let known: Vec<&str> = self.core.clusters.keys().map(String::as_str).collect();
+            return vec![FieldError::new(
+                "/source/connection",
+                format!(
+                    "the server's file has no Kafka connection '{connection}'; it has: {}",
+                    known.join(", ")
+                ),
+            )];
+        };
+        let properties: Option<BTreeMap<String, String>> = document
+            .pointer("/source/properties")
+            .and_then(|properties| serde_json::from_value(properties.clone()).ok());
+        let refused = cluster.check_properties(&properties.unwrap_or_default());
+        refused
+            .err()
+            .unwrap_or_default()
+            .into_iter()
+            .map(property_fault)
+            .collect()
+    }
+
+    /// Validates wholly and stores nothing.
+    async fn try_spec(
+        &self,
+        name: &JobName,
+        spec: JobSpec,
+        precondition: SpecPrecondition,
+    ) -> Result<(SpecApplied, bool, Option<Operation>)> {
+        let rows = self.core.store.jobs().await?;
+        let current = rows.iter().find(|row| row.name == *name);
+        match (precondition, current) {
+            (
+                SpecPrecondition {
+                    if_none_match_any: true,
+                    ..
+                },
+                Some(_),
+            ) => {
+                return Err(exists(name));
+            }
+            (
+                SpecPrecondition {
+                    if_match: Some(_), ..
+                },
+                None,
+            ) => {
+                return Err(ServiceError::no_such_job(name));
+            }
+            (
+                SpecPrecondition {
+                    if_match: Some(wanted),
+                    ..
+                },
+                Some(row),
+            ) if row.generation != wanted => {
+                return Err(stale_generation(name, wanted, row.generation));
+            }
+            _ => {}
+        }
+        let shares = |row: &&JobRow| {
+            row.name != *name
+                && row.spec.source.connection == spec.source.connection
+                && row.spec.source.group_id == spec.source.group_id
+        };
+        // Both must allow it, since each moves the other's offsets.
+        let allowed =
+            |other: &JobRow| spec.source.allow_shared_group && other.spec.source.allow_shared_group;
+        if let Some(other) = rows.iter().filter(shares).find(|other| !allowed(other)) {
+            return Err(group_taken(name, &spec, &other.name));
+        }
+        let cluster = self.core.cluster(&spec.source.connection)?;
+        let mut warnings = topic_warnings(&*cluster, &spec)
+            .await
+            .map_err(|faults| ServiceError::faults(faults, Code::InvalidSpec).job(name))?;
+        let Some(row) = current else {
+            let view = SpecApplied {
+                job: name.clone(),
+                generation: 1,
+                changed: true,
+                applies: "now",
+                pending_fields: Vec::new(),
+                warnings,
+                dry_run: true,
+                spec,
+            };
+            return Ok((view, true, None));
+        };
+        let job = self.core.remember(row.clone());
+        warnings.extend(self.shadow_warnings(&job, Some(&row.spec), &spec).await);
+        let changed = row.spec != spec;
+        let would_be = JobRow {
+            generation: row.generation + i64::from(changed),
+            ..row.clone()
+        };
+        Ok((
+            applied(&would_be, changed, warnings, true, spec),
+            false,
+            None,
+        ))
+    }
+
+    /// A changed startup mode that a checkpoint makes ineffective is said, not refused: machines re-apply documents.
+    async fn shadow_warnings(
+        &self,
+        job: &JobEntry,
+        before: Option<&JobSpec>,
+        spec: &JobSpec,
+    ) -> Vec<Warning> {
+        if before.is_none_or(|before| before.startup_mode == spec.startup_mode) {
+            return Vec::new();
+        }
+        match self.core.store.latest_checkpoint(job.uid).await {
+            Ok(Some(checkpoint)) => vec![Warning {
+                code: Code::StartupModeShadowed,
+                summary: format!(
+                    "the startup mode is stored and not used: checkpoint {} exists; PUT startup-mode with apply=next-start makes it count once",
+                    checkpoint.id
+                ),
+            }],
+            Ok(None) | Err(_) => Vec::new(),
+        }
+    }
+
+    pub(super) async fn merge_spec(
+        &self,
+        name: &JobName,
+        patch: &Value,
+        if_match: Option<i64>,
+        dry_run: bool,
+        caller: &Caller,
+    ) -> Result<SpecApplied> {
+        if !patch.is_object() {
+            let fault = FieldError::new("", "a merge patch of a spec must be an object");
+            return Err(ServiceError::faults(vec![fault], Code::InvalidSpec).job(name));
+        }
+        let mut attempts_left = PATCH_ATTEMPTS;
+        loop {
+            attempts_left -= 1;
+            let (current, generation) = self.read_spec(name).await?;
+            let mut document = serde_json::to_value(current).map_err(|error| {
+                ServiceError::new(
+                    Code::Internal,
+                    format!("the stored spec cannot be shown: {error}"),
+                )
+            })?;
+            merge(&mut document, patch);
+            let precondition = SpecPrecondition {
+                // Without a precondition of the caller, the patch goes on top of what was just read.
+                if_match: Some(if_match.unwrap_or(generation)),
+                if_none_match_any: false,
+            };
+            let put = self
+                .apply_spec(name, &document, precondition, dry_run, false, caller)
+                .await;
+            match put {
+                Ok((applied, _created, _operation)) => return Ok(applied),
+                Err(error)
+                    if error.code == Code::StaleGeneration
+                        && if_match.is_none()
+                        && attempts_left > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn property_fault((name, message): (String, String)) -> FieldError {
+    let escaped = name.replace('~', "~0").replace('/', "~1");
+    FieldError::new(format!("/source/properties/{escaped}"), message)
+}
+
+fn exists(name: &JobName) -> ServiceError {
+    ServiceError::new(Code::AlreadyExists, format!("job {name} exists already")).job(name)
+}
+
+fn group_taken(name: &JobName, spec: &JobSpec, other: &JobName) -> ServiceError {
+    ServiceError::new(
+        Code::GroupIdTaken,
+        format!(
+            "job {other} uses the consumer group {} on the connection {}",
+            spec.source.group_id, spec.source.connection
+        ),
+    )
+    .job(name)
+}
+
+/// Labels and checkpoint timing count at once, everything else from the next start on.
+async fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
+    let run = job.shared().run.clone();
+    if let Some(run) = run {
+        run.set_checkpointing(spec.checkpoint.clone()).await;
+    }
+}
+
+fn applied(
+    row: &JobRow,
+    changed: bool,
+    warnings: Vec<Warning>,
+    dry_run: bool,
+    spec: JobSpec,
+) -> SpecApplied {
+    let pending_fields = row.running.as_ref().map_or_else(Vec::new, |running| {
+        spec.change_from(&running.spec).pending_fields
+    });
+    SpecApplied {
+        job: row.name.clone(),
+        generation: row.generation,
+        changed,
+        applies: if pending_fields.is_empty() {
+            "now"
+        } else {
+            "next-start"
+        },
+        pending_fields,
+        warnings,
+        dry_run,
+        spec,
+    }
+}
+
+/// Asks whether the topics exist. A broker that does not answer is a warning, since the spec may be right all the same.
+async fn topic_warnings(
+    cluster: &dyn KafkaCluster,
+    spec: &JobSpec,
+) -> std::result::Result<Vec<Warning>, Vec<FieldError>> {
+    let topics = &spec.source.topics;
+    let why = match timeout(TOPICS_DEADLINE, cluster.describe_topics(topics)).await {
+        Ok(Ok(described)) => {
+            let missing = |name: &String| {
+                described
+                    .iter()
+                    .any(|topic| topic.name == *name && topic.partitions.is_none())
+            };
+            let faults: Vec<FieldError> = topics
+                .iter()
+                .enumerate()
+                .filter(|(_, name)| missing(name))
+                .map(|(index, name)| {
+                    FieldError::new(
+                        format!("/source/topics/{index}"),
+                        format!("the cluster has no topic '{name}'"),
+                    )
+                })
+                .collect();
+            return if faults.is_empty() {
+                Ok(Vec::new())
+            } else {
+                Err(faults)
+            };
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(_elapsed) => format!("no answer within {} s", TOPICS_DEADLINE.as_secs()),
+    };
+    Ok(vec![Warning {
+        code: Code::KafkaUnreachable,
+        summary: format!("whether the topics exist is not known: {why}"),
+    }])
+}
+
+/// Merges a patch into a document as RFC 7396 says: null removes, objects merge, everything else replaces.
+fn merge(document: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else {
+        *document = patch.clone();
+        return;
+    };
+    if !document.is_object() {
+        *document = Value::Object(Map::new());
+    }
+    let Some(members) = document.as_object_mut() else {
+        return;
+    };
+    for (name, value) in patch {
+        if value.is_null() {
+            members.shift_remove(name);
+        } else {
+            merge(members.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn merging_follows_the_rfc() {
+        // The table of RFC 7396, appendix A, as far as patches are objects.
+        for (mut document, patch, expected) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (
+                json!({"a": "b"}),
+                json!({"b": "c"}),
+                json!({"a": "b", "b": "c"}),
+            ),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (
+                json!({"a": "b", "b": "c"}),
+                json!({"a": null}),
+                json!({"b": "c"}),
+            ),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (
+                json!({"a": {"b": "c"}}),
+                json!({"a": {"b": "d", "c": null}}),
+                json!({"a": {"b": "d"}}),
+            ),
+            (
+                json!({"a": [{"b": "c"}]}),
+                json!({"a": [1]}),
+                json!({"a": [1]}),
+            ),
+            (
+                json!({"e": null}),
+                json!({"a": 1}),
+                json!({"e": null, "a": 1}),
+            ),
+            (
+                json!({}),
+                json!({"a": {"bb": {"ccc": null}}}),
+                json!({"a": {"bb": {}}}),
+            ),
+        ] {
+            merge(&mut document, &patch);
+            assert_eq!(document, expected, "{patch}");
+        }
+    }
+
+    #[test]
+    fn a_property_is_pointed_at_by_its_name() {
+        let fault = property_fault(("a/b".to_owned(), "no".to_owned()));
+        assert_eq!(fault.pointer, "/source/properties/a~1b");
+    }
+}

@@ -1,0 +1,690 @@
+//! Where a start would begin: the facts are gathered, the one resolver decides, and the answer may be kept as a plan.
+//!
+//! The plan that is shown and the start that is carried out go through the same two functions, [`gather`] and [`resolve`].
+
+use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::timeout;
+
+use super::{
+    Service,
+    core::Core,
+    error::{Result, ServiceError},
+    monitor::partitions_of,
+    next_steps::{Curl, choices},
+    startup_mode::{mode_effect, refuse_future_start},
+};
+use crate::{
+    engine::{error::KafkaError, ports::KafkaCluster},
+    model::{
+        checkpoint::{
+            Checkpoint, CheckpointKind, CheckpointPhases, CheckpointPosition, CheckpointStatus,
+        },
+        code::Code,
+        ids::{CheckpointId, JobName, LeaseEpoch},
+        job::JobSpec,
+        resolver::{
+            BrokerFacts, PartitionFacts, PlannedPartition, ResolvedStart, RestorableState,
+            SinkProgress, StartBasis, StartInputs, StartPolicies, Warning, needed_facts,
+            resolve_positions,
+        },
+        start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
+        topic::TopicPartition,
+        views::{NextStep, StartPlanView},
+    },
+    store::{JobRow, StoredCheckpoint, StoredPlan},
+};
+
+/// How long a plan may be used.
+const VALID_FOR: TimeDelta = TimeDelta::minutes(15);
+/// How long a caller waits for the brokers' facts.
+const FACTS_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What a start is meant to do, after a pending one-shot start was taken into account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Intent {
+    pub(crate) from: StartFrom,
+    pub(crate) partitions: Option<PartitionsByTopic>,
+    /// The pending start that this start uses up.
+    pub(crate) consumes: Option<String>,
+}
+
+impl Intent {
+    /// What an operator's start means. Its own words count more than a pending start, and use it up all the same: the
+    /// latest intent wins.
+    pub(crate) fn of_operator(request: &StartRequest, pending: Option<&PendingStart>) -> Self {
+        let consumes = pending.map(|pending| pending.id.clone());
+        match pending.filter(|_| request.from == StartFrom::Auto) {
+            Some(pending) => Self {
+                from: pending.from.clone(),
+                partitions: pending.partitions.clone(),
+                consumes,
+            },
+            None => Self {
+                from: request.from.clone(),
+                partitions: request.partitions.clone(),
+                consumes,
+            },
+        }
+    }
+
+    /// What a start by the server itself means: go on from state, and leave a pending start alone.
+    pub(crate) fn automatic() -> Self {
+        Self {
+            from: StartFrom::Auto,
+            partitions: None,
+            consumes: None,
+        }
+    }
+}
+
+/// The checkpoints a start may rest on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StartState {
+    pub(crate) newest: Option<RestorableState>,
+    pub(crate) chosen: Option<RestorableState>,
+}
+
+impl StartState {
+    /// Reads them from the store.
+    pub(crate) async fn read(core: &Core, row: &JobRow, from: &StartFrom) -> Result<Self> {
+        let newest = core.store.latest_checkpoint(row.uid).await?.map(restorable);
+        let StartFrom::Checkpoint { checkpoint } = from else {
+            return Ok(Self {
+                newest,
+                chosen: None,
+            });
+        };
+        let chosen = match checkpoint {
+            Some(id) => {
+                let stored = core.store.checkpoint(row.uid, *id).await?;
+                let completed =
+                    stored.filter(|stored| stored.status == CheckpointStatus::Completed);
+                Some(completed.map(restorable).ok_or_else(|| {
+                    ServiceError::new(
+                        Code::CheckpointNotFound,
+                        format!("job {} has no completed checkpoint {id}", row.name),
+                    )
+                    .job(&row.name)
+                })?)
+            }
+            None if newest.is_none() => {
+                return Err(ServiceError::new(
+                    Code::CheckpointNotFound,
+                    format!("job {} has no completed checkpoint", row.name),
+                )
+                .job(&row.name));
+            }
+            None => None,
+        };
+        Ok(Self { newest, chosen })
+    }
+}
+
+fn restorable(stored: StoredCheckpoint) -> RestorableState {
+    RestorableState {
+        id: stored.id,
+        positions: stored.positions,
+    }
+}
+
+/// Asks the brokers for everything the decision needs, and for nothing else.
+///
+/// The order matters. The group's offsets come before the ends of the logs, so that a group that moves on meanwhile is not
+/// taken for one beyond the end; the ends come before the look-up by time stamp, so that "no such record" means the end
+/// that was read and nothing that is written in between is passed over.
+pub(crate) async fn gather(
+    cluster: &dyn KafkaCluster,
+    question: &StartQuestion<'_>,
+    now: DateTime<Utc>,
+) -> std::result::Result<BrokerFacts, KafkaError> {
+    let source = &question.spec.source;
+    let topics = cluster.describe_topics(&source.topics).await?;
+    let mut facts = BrokerFacts::default();
+    for topic in &topics {
+        if topic.partitions.is_none() {
+            facts.missing_topics.push(topic.name.clone());
+        }
+        for (partition, _leader) in partitions_of(topic) {
+            let known = PartitionFacts {
+                topic_id: topic.id.clone(),
+                ..PartitionFacts::default()
+            };
+            facts.partitions.insert(partition, known);
+        }
+    }
+    let partitions: Vec<TopicPartition> = facts.partitions.keys().cloned().collect();
+    if partitions.is_empty() {
+        return Ok(facts);
+    }
+    let nothing = BrokerFacts::default();
+    let needed = needed_facts(&question.inputs(&nothing), now.timestamp_millis());
+    if needed.group_offsets {
+        for (partition, committed) in cluster.group_offsets(&source.group_id, &partitions).await? {
+            if let Some(known) = facts.partitions.get_mut(&partition) {
+                known.group_offset = Some(committed.offset);
+            }
+        }
+    }
+    for (partition, bounds) in cluster.log_bounds(&partitions).await? {
+        if let Some(known) = facts.partitions.get_mut(&partition) {
+            known.bounds = Some(bounds);
+        }
+    }
+    let led: Vec<TopicPartition> = facts
+        .partitions
+        .iter()
+        .filter(|(_, known)| known.bounds.is_some())
+        .map(|(partition, _)| partition.clone())
+        .collect();
+    for (timestamp_ms, asked) in needed.instants(&led) {
+        let found = cluster
+            .offsets_for_timestamp(&asked, timestamp_ms, source.isolation)
+            .await?;
+        for (partition, offset) in found {
+            if let Some(known) = facts.partitions.get_mut(&partition) {
+                known.at_timestamp = Some(offset);
+            }
+        }
+    }
+    Ok(facts)
+}
+
+/// What a start asks the resolver, before the brokers have answered.
+#[derive(Clone, Copy)]
+pub(crate) struct StartQuestion<'a> {
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) request: &'a StartRequest,
+    pub(crate) intent: &'a Intent,
+    pub(crate) state: &'a StartState,
+    pub(crate) sink: &'a SinkProgress,
+}
+
+impl<'a> StartQuestion<'a> {
+    fn inputs(&self, facts: &'a BrokerFacts) -> StartInputs<'a> {
+        let (source, request) = (&self.spec.source, self.request);
+        StartInputs {
+            isolation: source.isolation,
+            startup_mode: &self.spec.startup_mode,
+            state: self.state.newest.as_ref(),
+            chosen: self.state.chosen.as_ref(),
+            sink: self.sink,
+            from: &self.intent.from,
+            covered: self.intent.partitions.as_ref(),
+            policies: StartPolicies {
+                on_out_of_range: request.on_out_of_range.unwrap_or(source.on_out_of_range),
+                on_missing_group_offset: request
+                    .on_missing_group_offset
+                    .unwrap_or(source.on_missing_group_offset),
+                on_topic_recreated: request
+                    .on_topic_recreated
+                    .unwrap_or(source.on_topic_recreated),
+            },
+            facts,
+        }
+    }
+
+    /// Lets the one resolver decide.
+    pub(crate) fn resolve(&self, facts: &'a BrokerFacts) -> ResolvedStart {
+        resolve_positions(&self.inputs(facts))
+    }
+}
+
+/// What has changed since a plan was made, in words; nothing means that its numbers still hold.
+pub(crate) fn what_changed(
+    plan: &StoredPlan,
+    generation: i64,
+    pending_start: Option<&str>,
+    state: Option<CheckpointId>,
+    facts: &BrokerFacts,
+) -> Vec<String> {
+    let mut changes = Vec::new();
+    if plan.generation != generation {
+        changes.push(format!(
+            "the spec: generation {} then, {generation} now",
+            plan.generation
+        ));
+    }
+    if plan.state != state {
+        let name = |id: Option<CheckpointId>| {
+            id.map_or_else(|| "none".to_owned(), |id| format!("checkpoint {id}"))
+        };
+        changes.push(format!(
+            "the newest checkpoint: {} then, {} now",
+            name(plan.state),
+            name(state)
+        ));
+    }
+    if plan.pending_start.as_deref() != pending_start {
+        changes.push("the start that was asked for ahead of time".to_owned());
+    }
+    let planned: BTreeMap<TopicPartition, &PlannedPartition> = plan
+        .resolved
+        .partitions
+        .iter()
+        // One that the brokers did not report then may be unreported now: that is no change.
+        .filter(|planned| planned.is_read() && planned.earliest.is_some())
+        .map(|planned| (planned.topic_partition(), planned))
+        .collect();
+    let then: BTreeSet<&TopicPartition> = planned.keys().collect();
+    let now: BTreeSet<&TopicPartition> = facts.partitions.keys().collect();
+    for partition in now.difference(&then) {
+        changes.push(format!("{partition} is new"));
+    }
+    for partition in then.difference(&now) {
+        changes.push(format!("{partition} is gone"));
+    }
+    for (partition, planned) in planned {
+        let Some(facts) = facts.partitions.get(&partition) else {
+            continue;
+        };
+        let ids = planned.topic_id.as_ref().zip(facts.topic_id.as_ref());
+        if ids.is_some_and(|(then, now)| then != now) {
+            changes.push(format!("{partition}: the topic was created again"));
+        } else if let (Some(start), Some(bounds)) = (planned.start_at, facts.bounds)
+            && !(bounds.earliest..=bounds.latest).contains(&start)
+        {
+            changes.push(format!(
+                "{partition}: {start} lies outside the log now ({} to {})",
+                bounds.earliest, bounds.latest
+            ));
+        }
+    }
+    changes
+}
+
+/// The error of a plan that no longer holds.
+pub(crate) fn plan_stale(job: &JobName, changes: &[String]) -> ServiceError {
+    ServiceError::new(
+        Code::PlanStale,
+        format!("changed since the plan was made: {}", changes.join("; ")),
+    )
+    .job(job)
+}
+
+/// The `start` checkpoint: the positions as they are stored before the first fetch.
+pub(crate) fn start_checkpoint(
+    resolved: &ResolvedStart,
+    id: CheckpointId,
+    epoch: LeaseEpoch,
+    sink_identity: String,
+    now: DateTime<Utc>,
+) -> Checkpoint {
+    let positions = resolved
+        .read_partitions()
+        .map(|planned| {
+            let position = CheckpointPosition {
+                next_offset: planned.start_at,
+                position_id: planned.position_id.unwrap_or(id),
+                topic_id: planned.topic_id.clone(),
+            };
+            (planned.topic_partition(), position)
+        })
+        .collect();
+    Checkpoint {
+        id,
+        kind: CheckpointKind::Start,
+        epoch,
+        started_at: now,
+        completed_at: now,
+        phases: CheckpointPhases::default(),
+        has_output: false,
+        sink_identity,
+        positions,
+    }
+}
+
+/// A decision, and what it was made from.
+pub(crate) struct Decision {
+    pub(crate) row: JobRow,
+    pub(crate) state: StartState,
+    pub(crate) resolved: ResolvedStart,
+    /// Live members of the consumer group, if the broker said.
+    pub(crate) group_members: Option<usize>,
+}
+
+impl Service {
+    pub(super) async fn show_start_plan(
+        &self,
+        name: &JobName,
+        request: &StartRequest,
+    ) -> Result<StartPlanView> {
+        let core = &self.core;
+        refuse_future_start(&request.from, core.now())?;
+        if let Some(id) = &request.plan {
+            let plan = self.usable_plan(name, id).await?;
+            return self.show_kept_plan(name, plan).await;
+        }
+        let decision = self.decide(name, request).await?;
+        let Decision {
+            row,
+            state,
+            mut resolved,
+            ..
+        } = decision;
+        if let Some(members) = decision.group_members.filter(|members| *members > 0) {
+            resolved.warnings.push(Warning {
+                code: Code::GroupInUse,
+                summary: format!(
+                    "the consumer group {} has {members} live members, none of them this job: they move its offsets too",
+                    row.spec.source.group_id
+                ),
+            });
+        }
+        if row.startup_mode_shadowed && resolved.basis == StartBasis::Checkpoint {
+            resolved.warnings.push(Warning {
+                code: Code::StartupModeShadowed,
+                summary: format!(
+                    "the startup mode ({}) was changed and is not used; set it with apply=next-start to make it count",
+                    row.spec.startup_mode.name()
+                ),
+            });
+        }
+        let plan = StoredPlan {
+            id: core.new_plan_id(),
+            job: row.uid,
+            generation: row.generation,
+            state: state.newest.as_ref().map(|state| state.id),
+            pending_start: row.pending_start.as_ref().map(|pending| pending.id.clone()),
+            request: request.clone(),
+            resolved,
+            valid_until: core.now() + VALID_FOR,
+        };
+        let kept = plan.resolved.blockers.is_empty() && self.keep_plan(&plan).await;
+        Ok(self.plan_view(&row, state.newest.is_some(), plan, kept))
+    }
+
+    async fn keep_plan(&self, plan: &StoredPlan) -> bool {
+        match self.core.store.save_plan(plan).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "the plan cannot be kept; it is shown without an id");
+                false
+            }
+        }
+    }
+
+    async fn show_kept_plan(&self, name: &JobName, plan: StoredPlan) -> Result<StartPlanView> {
+        let row = self.core.job(name).await?.row();
+        Ok(self.plan_view(&row, plan.state.is_some(), plan, true))
+    }
+
+    fn plan_view(
+        &self,
+        row: &JobRow,
+        has_state: bool,
+        plan: StoredPlan,
+        kept: bool,
+    ) -> StartPlanView {
+        let curl = Curl {
+            public_url: &self.core.settings.public_url,
+            job: &row.name,
+        };
+        let next = if plan.resolved.blockers.is_empty() {
+            let body = serde_json::json!({"plan": plan.id});
+            vec![NextStep {
+                why: if kept {
+                    "start with exactly these numbers".to_owned()
+                } else {
+                    "start".to_owned()
+                },
+                curl: curl.start(kept.then_some(&body)),
+            }]
+        } else {
+            // The plan is what they would be sent to look at.
+            choices(curl, &plan.resolved.blockers).split_off(1)
+        };
+        StartPlanView {
+            job: row.name.clone(),
+            generation: plan.generation,
+            plan: kept.then_some(plan.id),
+            valid_until: kept.then_some(plan.valid_until),
+            startup_mode: mode_effect(row, has_state),
+            next,
+            resolved: plan.resolved,
+        }
+    }
+
+    /// A plan of this job that may still be used.
+    pub(super) async fn usable_plan(
+        &self,
+        job: &JobName,
+        id: &crate::model::ids::PlanId,
+    ) -> Result<StoredPlan> {
+        let uid = self.core.job(job).await?.uid;
+        let plan = self.core.store.plan(id).await?;
+        plan.filter(|plan| plan.job == uid && plan.valid_until >= self.core.now())
+            .ok_or_else(|| {
+                ServiceError::new(
+                    Code::PlanExpired,
+                    format!("job {job} has no plan {id} that may still be used"),
+                )
+                .job(job)
+            })
+    }
+
+    /// Works out what a start would do now, without claiming anything.
+    pub(super) async fn decide(&self, name: &JobName, request: &StartRequest) -> Result<Decision> {
+        let core = &self.core;
+        let job = core.job(name).await?;
+        core.refresh(&job).await;
+        let row = job.row();
+        let intent = Intent::of_operator(request, row.pending_start.as_ref());
+        let state = StartState::read(core, &row, &intent.from).await?;
+        let cluster = core.cluster(&row.spec.source.connection)?;
+        // What the sink holds is only known to a start, which claims it.
+        let sink = SinkProgress::new();
+        let question = StartQuestion {
+            spec: &row.spec,
+            request,
+            intent: &intent,
+            state: &state,
+            sink: &sink,
+        };
+        let asked = async {
+            let facts = gather(&*cluster, &question, core.now());
+            let members = cluster.group_members(&row.spec.source.group_id);
+            tokio::join!(facts, members)
+        };
+        let (facts, members) = timeout(FACTS_DEADLINE, asked).await.map_err(|_elapsed| {
+            ServiceError::new(
+                Code::KafkaTimeout,
+                format!(
+                    "Kafka did not say where {name} stands within {} s",
+                    FACTS_DEADLINE.as_secs()
+                ),
+            )
+            .job(name)
+        })?;
+        let facts = facts.map_err(|error| ServiceError::from(error).job(name))?;
+        let resolved = question.resolve(&facts);
+        Ok(Decision {
+            row,
+            state,
+            resolved,
+            group_members: members.ok(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::{
+        ids::{JobUid, PlanId},
+        offset::Offset,
+        resolver::{LogBounds, PlanTotals, StartReason},
+        topic::TopicId,
+    };
+
+    fn offset(number: i64) -> Offset {
+        Offset::new(number).unwrap()
+    }
+
+    fn facts(partitions: &[(i32, i64, i64, &str)]) -> BrokerFacts {
+        let partitions = partitions.iter().map(|(number, earliest, latest, id)| {
+            let facts = PartitionFacts {
+                topic_id: Some(TopicId((*id).into())),
+                bounds: Some(LogBounds {
+                    earliest: offset(*earliest),
+                    last_stable: offset(*latest),
+                    latest: offset(*latest),
+                }),
+                ..PartitionFacts::default()
+            };
+            (TopicPartition::new("orders", *number), facts)
+        });
+        BrokerFacts {
+            partitions: partitions.collect(),
+            missing_topics: Vec::new(),
+        }
+    }
+
+    fn plan() -> StoredPlan {
+        let planned = |topic: &str, number, start_at: Option<i64>, reason| PlannedPartition {
+            topic: topic.to_owned(),
+            partition: number,
+            start_at: start_at.and_then(Offset::new),
+            reason,
+            earliest: None,
+            readable_end: None,
+            to_read: None,
+            replayed: 0,
+            skipped: 0,
+            lost: 0,
+            topic_id: Some(TopicId("a".into())),
+            position_id: (number == 0).then_some(CheckpointId(3)),
+        };
+        StoredPlan {
+            id: PlanId::from_text("pl_x"),
+            job: JobUid(uuid::Uuid::nil()),
+            generation: 7,
+            state: Some(CheckpointId(9)),
+            pending_start: None,
+            request: StartRequest::auto(),
+            resolved: ResolvedStart {
+                basis: StartBasis::Checkpoint,
+                checkpoint: Some(CheckpointId(9)),
+                set_aside: None,
+                summary: String::new(),
+                partitions: vec![
+                    planned("gone", 0, None, StartReason::NotSubscribedNow),
+                    planned("orders", 0, Some(50), StartReason::Checkpoint),
+                    planned("orders", 1, Some(0), StartReason::NewSinceCheckpoint),
+                ],
+                totals: PlanTotals::default(),
+                blockers: Vec::new(),
+                warnings: Vec::new(),
+            },
+            valid_until: DateTime::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_plan_holds_until_something_it_rests_on_changes() {
+        let same = facts(&[(0, 0, 60, "a"), (1, 0, 5, "a")]);
+        let nine = Some(CheckpointId(9));
+        let plan = plan();
+        assert_eq!(
+            what_changed(&plan, 7, None, nine, &same),
+            Vec::<String>::new()
+        );
+        let cases = [
+            (8, None, nine, same.clone(), "generation 7 then, 8 now"),
+            (
+                7,
+                None,
+                Some(CheckpointId(10)),
+                same.clone(),
+                "checkpoint 9 then, checkpoint 10 now",
+            ),
+            (7, None, None, same.clone(), "none now"),
+            (7, Some("p"), nine, same, "ahead of time"),
+            (
+                7,
+                None,
+                nine,
+                facts(&[(0, 0, 60, "a"), (1, 0, 5, "a"), (2, 0, 0, "a")]),
+                "orders/2 is new",
+            ),
+            (7, None, nine, facts(&[(0, 0, 60, "a")]), "orders/1 is gone"),
+            (
+                7,
+                None,
+                nine,
+                facts(&[(0, 51, 60, "a"), (1, 0, 5, "a")]),
+                "orders/0: 50 lies outside the log now (51 to 60)",
+            ),
+            (
+                7,
+                None,
+                nine,
+                facts(&[(0, 0, 49, "a"), (1, 0, 5, "a")]),
+                "outside the log",
+            ),
+            (
+                7,
+                None,
+                nine,
+                facts(&[(0, 0, 60, "b"), (1, 0, 5, "a")]),
+                "created again",
+            ),
+        ];
+        for (generation, pending, state, facts, part) in cases {
+            let changes = what_changed(&plan, generation, pending, state, &facts);
+            assert!(
+                matches!(changes.as_slice(), [only] if only.contains(part)),
+                "{part}: {changes:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_start_checkpoint_holds_what_is_read_and_who_decided_it() {
+        let checkpoint = start_checkpoint(
+            &plan().resolved,
+            CheckpointId(10),
+            LeaseEpoch(4),
+            "blackhole".to_owned(),
+            DateTime::UNIX_EPOCH,
+        );
+        let positions: Vec<(String, Option<Offset>, i64)> = checkpoint
+            .positions
+            .iter()
+            .map(|(p, position)| (p.to_string(), position.next_offset, position.position_id.0))
+            .collect();
+        assert_eq!(
+            positions,
+            [
+                ("orders/0".to_owned(), Offset::new(50), 3),
+                ("orders/1".to_owned(), Offset::new(0), 10)
+            ]
+        );
+    }
+
+    #[test]
+    fn an_operators_words_count_more_than_a_pending_start_and_use_it_up() {
+        let pending = PendingStart {
+            id: "p1".to_owned(),
+            from: StartFrom::Latest,
+            partitions: None,
+            requested_by: "x".to_owned(),
+            at: DateTime::UNIX_EPOCH,
+        };
+        let bare = Intent::of_operator(&StartRequest::auto(), Some(&pending));
+        assert_eq!(
+            (bare.from, bare.consumes.as_deref()),
+            (StartFrom::Latest, Some("p1"))
+        );
+        let request = StartRequest::read(&json!({"from": "earliest"})).unwrap();
+        let named = Intent::of_operator(&request, Some(&pending));
+        assert_eq!(
+            (named.from, named.consumes.as_deref()),
+            (StartFrom::Earliest, Some("p1"))
+        );
+        assert_eq!(Intent::automatic().consumes, None);
+    }
+}

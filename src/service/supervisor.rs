@@ -1,0 +1,113 @@
+//! Makes the jobs do what was asked of them: one task a job, and the same path for an operator's start and for the first
+//! start after the server came up.
+//!
+//! The supervisor reads the jobs once the instance is claimed, starts a task for each, and does the same for jobs that are
+//! created later. A task carries out what is asked of its job one after the other, so no two starts or stops of a job ever
+//! run at the same time.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{task::JoinSet, time::sleep};
+
+use super::{core::Core, job_task::JobTask, monitor};
+use crate::model::job_state::{DesiredState, JobState};
+
+/// The pause after the store did not answer.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between two readings of all jobs, as a net.
+const REREAD: Duration = Duration::from_secs(30);
+/// Between two deletions of what is kept too long.
+const PRUNE_EVERY: u32 = 40;
+
+/// Runs until the server goes down and every job's task has ended.
+pub(crate) async fn supervise(core: Arc<Core>) {
+    let mut tasks: JoinSet<()> = JoinSet::new();
+    let turnstile = monitor::turnstile();
+    if !claimed(&core).await {
+        return;
+    }
+    let mut rounds = 0_u32;
+    let mut recovered = false;
+    while !core.stopping.is_cancelled() {
+        let read = read_jobs(&core, recovered).await;
+        recovered |= read;
+        if recovered {
+            for job in core.jobs() {
+                if std::mem::replace(&mut job.shared().has_task, true) {
+                    continue;
+                }
+                tasks.spawn(JobTask::new(Arc::clone(&core), Arc::clone(&job)).run());
+                tasks.spawn(monitor::watch_job(
+                    Arc::clone(&core),
+                    job,
+                    Arc::clone(&turnstile),
+                ));
+            }
+            if rounds.is_multiple_of(PRUNE_EVERY)
+                && let Err(error) = core.store.prune().await
+            {
+                tracing::debug!(%error, "what is kept too long cannot be deleted now");
+            }
+            rounds = rounds.wrapping_add(1);
+        }
+        let pause = if read { REREAD } else { RETRY };
+        tokio::select! {
+            () = core.stopping.cancelled() => {}
+            () = core.new_job.notified() => {}
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "the task of a job crashed; the job is not supervised until the server is restarted");
+                }
+            }
+            () = sleep(pause) => {}
+        }
+    }
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "the task of a job crashed");
+        }
+    }
+}
+
+/// Waits until the instance id is ours; `false` when the server goes down first.
+async fn claimed(core: &Core) -> bool {
+    let mut incarnation = core.incarnation.subscribe();
+    tokio::select! {
+        claimed = incarnation.wait_for(Option::is_some) => claimed.is_ok(),
+        () = core.stopping.cancelled() => false,
+    }
+}
+
+/// Reads all jobs; the first time it also settles what died with its server.
+async fn read_jobs(core: &Core, recovered: bool) -> bool {
+    let read = async {
+        core.install().await?;
+        if !recovered {
+            let orphans = core.store.fail_orphaned_checkpoints().await?;
+            if orphans > 0 {
+                tracing::info!(
+                    orphans,
+                    "checkpoints that died with their server were failed"
+                );
+            }
+        }
+        core.store.jobs().await.map_err(super::ServiceError::from)
+    };
+    match read.await {
+        Ok(rows) => {
+            for row in rows {
+                let resumes =
+                    row.desired_state == DesiredState::Running && row.state != JobState::Failed;
+                let job = core.remember(row);
+                if !recovered && resumes {
+                    job.shared().state = Some((JobState::Starting, core.now()));
+                }
+            }
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the jobs cannot be read");
+            false
+        }
+    }
+}
