@@ -110,7 +110,7 @@ pub(super) struct CheckpointCoordinator {
     attempt: Option<Attempt>,
     queued: Option<Queued>,
     next_due: Instant,
-    /// Periodic ones are held back while the job is stopping or its lease is in doubt.
+    /// Periodic ones are held back while the job is stopping.
     periodic: bool,
 }
 
@@ -152,14 +152,34 @@ impl CheckpointCoordinator {
         }
     }
 
-    /// The id that the next attempt will have.
-    pub(super) fn next_id(&self) -> CheckpointId {
-        self.next_id
+    /// Uses up an id for an attempt that failed before it began, so that no other one is ever called by it.
+    pub(super) fn spend_id(&mut self) -> CheckpointId {
+        let id = self.next_id;
+        self.next_id = id.next();
+        id
     }
 
     /// Takes a waiting trigger back.
     pub(super) fn withdraw(&mut self, kind: CheckpointKind) {
         self.queued.take_if(|queued| queued.kind == kind);
+    }
+
+    /// Gives an attempt up before its own deadline, unless it was sent to the store.
+    pub(super) fn give_up(&mut self, id: CheckpointId, now: Instant) -> Vec<CoordinatorAction> {
+        match &self.attempt {
+            Some(attempt) if attempt.id == id && !attempt.storing => {
+                let failure = timed_out(attempt, now);
+                self.fail(failure, now)
+            }
+            None | Some(_) => Vec::new(),
+        }
+    }
+
+    /// The subtasks that the attempt under way waits for.
+    pub(super) fn missing(&self, now: Instant) -> Vec<SlowSubtask> {
+        self.attempt
+            .as_ref()
+            .map_or_else(Vec::new, |attempt| slow_subtasks(attempt, now))
     }
 
     /// A due periodic checkpoint was answered by confirming the newest one.
@@ -205,7 +225,8 @@ impl CheckpointCoordinator {
         if self.attempt.is_none() {
             return vec![self.begin(kind, timeout, now)];
         }
-        if self.queued.is_none() || kind == CheckpointKind::Stop {
+        let is_first = |queued: &Queued| precedence(kind) > precedence(queued.kind);
+        if self.queued.as_ref().is_none_or(is_first) {
             self.queued = Some(Queued { kind, timeout });
         }
         Vec::new()
@@ -291,8 +312,7 @@ impl CheckpointCoordinator {
         timeout: Option<Duration>,
         now: Instant,
     ) -> CoordinatorAction {
-        let id = self.next_id;
-        self.next_id = id.next();
+        let id = self.spend_id();
         self.attempt = Some(Attempt {
             id,
             kind,
@@ -305,18 +325,33 @@ impl CheckpointCoordinator {
     }
 }
 
-fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
+/// Which of two waiting triggers gives the attempt its kind: a stop's must not be missed, and what somebody asked for is
+/// kept longer than what the interval brings.
+fn precedence(kind: CheckpointKind) -> u8 {
+    match kind {
+        CheckpointKind::Start | CheckpointKind::Periodic => 0,
+        CheckpointKind::Manual => 1,
+        CheckpointKind::Stop => 2,
+    }
+}
+
+fn waited_ms(attempt: &Attempt, now: Instant) -> i64 {
     let waited = now.saturating_duration_since(attempt.began).as_millis();
-    let waiting_ms = i64::try_from(waited).unwrap_or(i64::MAX);
-    let slowest = attempt
-        .missing
-        .iter()
-        .map(|subtask| SlowSubtask {
-            subtask: *subtask,
-            waiting_ms,
-            at: String::new(),
-        })
-        .collect();
+    i64::try_from(waited).unwrap_or(i64::MAX)
+}
+
+fn slow_subtasks(attempt: &Attempt, now: Instant) -> Vec<SlowSubtask> {
+    let waiting_ms = waited_ms(attempt, now);
+    let slow = attempt.missing.iter().map(|subtask| SlowSubtask {
+        subtask: *subtask,
+        waiting_ms,
+        at: String::new(),
+    });
+    slow.collect()
+}
+
+fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
+    let waiting_ms = waited_ms(attempt, now);
     CheckpointFailure {
         code: Code::CheckpointTimeout.to_string(),
         phase: "barrier".to_owned(),
@@ -324,7 +359,7 @@ fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
             "{} subtasks had not answered after {waiting_ms} ms",
             attempt.missing.len()
         ),
-        slowest,
+        slowest: slow_subtasks(attempt, now),
     }
 }
 
@@ -449,6 +484,48 @@ mod tests {
                 }
             ]
         );
+    }
+
+    #[test]
+    fn a_manual_trigger_gives_a_waiting_periodic_one_its_kind() {
+        let start = Instant::now();
+        let id = CheckpointId(1);
+        let mut coordinator = CheckpointCoordinator::new(spec(), 1, id, start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(trigger(CheckpointKind::Manual), start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(CoordinatorEvent::Prepared { id, subtask: 0 }, start);
+        assert_eq!(
+            coordinator.on(CoordinatorEvent::Stored { id }, start)[1],
+            CoordinatorAction::SendBarrier {
+                id: CheckpointId(2),
+                kind: CheckpointKind::Manual
+            }
+        );
+    }
+
+    #[test]
+    fn an_attempt_is_given_up_early_only_before_it_was_sent_to_the_store() {
+        let start = Instant::now();
+        let id = CheckpointId(1);
+        let mut coordinator = CheckpointCoordinator::new(spec(), 2, id, start);
+        coordinator.on(trigger(CheckpointKind::Stop), start);
+        assert_eq!(coordinator.give_up(CheckpointId(9), start), []);
+        coordinator.on(CoordinatorEvent::Prepared { id, subtask: 1 }, start);
+        let actions = coordinator.give_up(id, start + seconds(1));
+        let [CoordinatorAction::Fail { failure, .. }] = actions.as_slice() else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(failure.slowest.len(), 1);
+        assert_eq!(failure.slowest[0].waiting_ms, 1_000);
+
+        let id = CheckpointId(2);
+        coordinator.on(trigger(CheckpointKind::Stop), start);
+        for subtask in 0..2 {
+            coordinator.on(CoordinatorEvent::Prepared { id, subtask }, start);
+        }
+        assert_eq!(coordinator.give_up(id, start), []);
     }
 
     #[test]

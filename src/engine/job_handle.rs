@@ -61,16 +61,17 @@ pub enum JobEnd {
 pub struct StopOutcome {
     /// The last checkpoint, if one was wanted.
     pub checkpoint: Option<CheckpointReport>,
-    /// Offsets given to the sink after the newest completed checkpoint: they will be read again.
-    pub will_replay: i64,
-    /// Consumer threads that had not ended within their deadline.
+    /// Offsets given to the sink after the newest completed checkpoint: they will be read again. `None` when that is not
+    /// known: a write to the sink was cut off, or the store has not said whether it keeps the last checkpoint.
+    pub will_replay: Option<i64>,
+    /// Threads that had not ended within their deadline: of consumers, and of a commit to the group that nobody answered.
     pub leaked_threads: usize,
 }
 
 /// Why a required stop did not take place.
 #[derive(Debug, Clone)]
 pub struct StopRefused {
-    /// The checkpoint that failed.
+    /// The checkpoint that failed; `uncertain` when it was sent to the store and may still complete.
     pub checkpoint: CheckpointReport,
 }
 

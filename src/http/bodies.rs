@@ -192,7 +192,6 @@ described! {
     #[serde(deny_unknown_fields)]
     pub(super) struct StartupModeBody {
         /// The mode.
-        #[schema(inline)]
         mode: ModeWord,
         /// With mode `timestamp`: the instant, RFC 3339 with an explicit offset.
         #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]

@@ -33,7 +33,7 @@ use crate::{
 
 problems!(ListProblems: InvalidCursor, JobNotFound, StoreUnreachable);
 problems!(GetProblems: JobNotFound, CheckpointNotFound, StoreUnreachable);
-problems!(TriggerProblems: UnknownMember, JobNotFound, JobNotRunning, Superseded, OwnerLost, JobFailed, LeaseLost, IdempotencyKeyReused, CheckpointFailed, SinkError, StoreUnreachable, ShuttingDown, CheckpointTimeout);
+problems!(TriggerProblems: UnknownMember, JobNotFound, JobNotRunning, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, IdempotencyKeyReused, CheckpointFailed, SinkError, StoreUnreachable, ShuttingDown, CheckpointTimeout);
 
 /// Take a checkpoint
 ///

@@ -33,6 +33,8 @@ fn serve(path: &str) -> Result<Response, Problem> {
         Arc::new(
             Config::from("/openapi.json")
                 .validator_url("none")
+                // The other layout has a logo with a style of its own, which the policy refuses.
+                .use_base_layout()
                 .display_operation_id(true)
                 .deep_linking(true),
         )

@@ -106,8 +106,14 @@ fn finish(context: &Context, response: Response, path: &str, id: &str) -> Respon
         .or_else(|| stray_problem(parts.status));
     let mut response = match problem {
         Some(problem) => {
-            if problem.code().status() >= 500 {
-                tracing::error!(code = %problem.code(), cause = problem.detail(), "request failed");
+            match problem.code() {
+                code if code.status() == 500 => {
+                    tracing::error!(%code, cause = problem.detail(), "request failed");
+                }
+                code if code.status() > 500 => {
+                    tracing::warn!(%code, cause = problem.detail(), "request failed");
+                }
+                _ => {}
             }
             problem.render(context, path, id, parts.headers)
         }

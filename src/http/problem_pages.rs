@@ -113,7 +113,7 @@ fn answer(
 
 fn html(heading: &str, codes: &[Code]) -> String {
     let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{heading} - handover</title><link rel=\"stylesheet\" href=\"/page.css\"></head>\n<body>\n<main>\n<h1>{heading}</h1>\n"
+        "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{heading} - handover</title><link rel=\"icon\" href=\"data:,\"><link rel=\"stylesheet\" href=\"/page.css\"></head>\n<body>\n<main>\n<h1>{heading}</h1>\n"
     );
     for code in codes {
         // The texts are constants of the program; only characters that HTML reads itself need care.

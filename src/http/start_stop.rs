@@ -29,8 +29,8 @@ use crate::{
 };
 
 problems!(PlanProblems: JobNotFound, CheckpointNotFound, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, KafkaTimeout);
-problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
-problems!(StopProblems: UnknownMember, JobNotFound, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
+problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
+problems!(StopProblems: UnknownMember, JobNotFound, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
 
 /// Show where a start would begin
 ///

@@ -17,6 +17,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use super::*;
@@ -630,7 +631,7 @@ async fn run(router: Router, limits: ServeLimits) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let ended = tokio::spawn(serve(listener, router, shutdown.clone(), limits));
+    let ended = TaskTracker::new().spawn(serve(listener, router, shutdown.clone(), limits));
     Running {
         address,
         shutdown,

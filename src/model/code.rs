@@ -104,12 +104,12 @@ codes! {
     GroupMissing = "group-missing", 409, "The group has no committed offset", "Choose on_missing_group_offset: earliest or latest, or another startup mode.";
     CommitsFailing = "commits-failing", 409, "Commits to the consumer group fail", "Nothing is lost: the checkpoint counts. Look whether other consumers are members of the group.";
     GroupAhead = "group-ahead", 409, "The group's offset is ahead of the checkpoint", "Something else committed to the group. The job resumes from its checkpoint all the same.";
-    NoLeader = "no-leader", 409, "A partition has no leader", "Its broker is down; the other partitions go on, this one follows by itself.";
+    NoLeader = "no-leader", 409, "A partition has no leader", "Its broker is down; the other partitions go on, this one follows by itself. A one-shot start waits for the leader or leaves the partition out.";
     CheckpointsFailing = "checkpoints-failing", 409, "Checkpoints fail", "GET /api/v1/jobs/{job}/checkpoints?status=failed names the phase.";
     CheckpointHasNoSubscribedPartition = "checkpoint-has-no-subscribed-partition", 409, "The checkpoint holds none of the topics read now", "Every partition begins at its earliest record. Start with from=earliest or latest if that is not meant.";
     GroupOnlyMoved = "group-only-moved", 409, "Only the group was moved", "The job resumes from its checkpoint, not from the group.";
-    SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Start with from=checkpoint of an older one.";
-    StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup.";
+    SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Begin where the sink stands (the choice of the blocker), or start with from=checkpoint of an older one.";
+    StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup. Begin where the sink stands: the choice of the blocker.";
     LeaseLost = "lease-lost", 409, "Another server took the job over", "Nothing to do: the job runs there.";
     InstanceIdInUse = "instance-id-in-use", 409, "Another server runs under this instance id", "Give each server its own instance.id.";
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -43,20 +43,13 @@ impl JobTask {
             .iter()
             .find_map(|subtask| subtask.view.sink_problem());
         self.note_waiting(Code::SinkError, sink_problem);
-        let store_problem = self
-            .store_problem
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        self.note_waiting(
-            Code::StoreUnreachable,
-            self.lease_doubt.clone().or(store_problem),
-        );
+        let store_problem = self.lease_doubt.clone();
+        let store_problem = store_problem.or_else(|| self.store_writes.problem());
+        self.note_waiting(Code::StoreUnreachable, store_problem);
         if self.thinned.elapsed() >= THIN_PERIOD {
             self.thinned = Instant::now();
             let (store, lease) = (Arc::clone(&self.run.store), self.run.lease);
-            self.background
-                .spawn(async move { Background::Noted(store.thin(&lease).await) });
+            self.note(async move { store.thin(&lease).await });
         }
         self.publish();
     }
@@ -172,11 +165,6 @@ impl JobTask {
                 .map(|subtask| of(&subtask.view.counters).load(Ordering::Relaxed))
                 .sum()
         };
-        let uncertain = self
-            .store_problem
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some();
         let status = JobStatus {
             epoch: self.run.lease.epoch,
             since: self.since,
@@ -191,7 +179,9 @@ impl JobTask {
                 id: attempt.id,
                 kind: attempt.kind,
                 started_at: attempt.started_at,
-                uncertain: attempt.checkpoint.is_some() && uncertain,
+                uncertain: attempt
+                    .store_write
+                    .is_some_and(|write| self.store_writes.is_unanswered(write)),
             }),
             last_failed: self.last_failed.clone(),
             consecutive_failures: self.consecutive_failures,

@@ -7,14 +7,13 @@ use serde_json::{Value, json};
 use super::{Scene, earliest, with};
 use crate::support::{
     kafka::PrivateKafka,
-    postgres::fresh_database_url,
     producer::Load,
     server::{Output, TestServer},
     wait::{SOON, eventually, throughout},
 };
 
 fn scene_on(cluster: &PrivateKafka, name: &str) -> Scene {
-    let server = TestServer::start_on(&cluster.kafka, &fresh_database_url(), Output::Followed);
+    let server = TestServer::start_on(&cluster.kafka, Output::Followed);
     let scene = Scene::with(server, cluster.kafka.clone(), name, 2);
     let spec = with(scene.spec(&earliest()), "/checkpoint/interval", json!("1s"));
     scene.job.put_spec(&spec);

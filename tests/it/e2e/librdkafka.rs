@@ -10,7 +10,6 @@ use serde_json::json;
 use super::{Scene, earliest};
 use crate::support::{
     kafka::Kafka,
-    postgres::fresh_database_url,
     server::{Output, TestServer},
     unique,
     wait::{SOON, eventually},
@@ -84,7 +83,7 @@ fn a_blocked_sink_bounds_memory_and_holds_no_stop_up() {
     const PARTITIONS: i32 = 200;
     const RECORDS: i64 = 128;
     const MIB: u64 = 1024 * 1024;
-    let mut server = TestServer::start_on(&Kafka::shared(), &fresh_database_url(), Output::Unread);
+    let mut server = TestServer::start_on(&Kafka::shared(), Output::Unread);
     let idle = server.resident_bytes();
     let kafka = Kafka::shared();
     let topic = unique("blocked");

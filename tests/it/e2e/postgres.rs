@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::{Scene, earliest, with};
 use crate::support::{
+    Cluster,
     kafka::Kafka,
-    postgres::PrivatePostgres,
     producer::Load,
     server::{Output, TestServer},
     wait::{SOON, breathe, eventually},
@@ -22,9 +22,9 @@ use crate::support::{
 /// meanwhile gets a problem document that says to come again.
 #[test]
 fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
-    let database = PrivatePostgres::start();
+    let database = Cluster::create();
     let kafka = Kafka::shared();
-    let server = TestServer::start_on(&kafka, &database.url, Output::Followed);
+    let server = TestServer::start_with(&kafka, database.url(), Output::Followed);
     let scene = Scene::with(server, kafka, "database-restart", 2);
     let spec = with(
         scene.spec(&earliest()),
@@ -40,11 +40,11 @@ fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
         let watch = scope.spawn(|| watch_offsets(&scene, &done));
         let mut last = await_newer_checkpoint(&scene, 0);
         for _ in 0..3 {
-            database.run("restart");
+            database.control(&["restart"]);
             last = await_newer_checkpoint(&scene, last + 2);
         }
 
-        database.run("kill");
+        database.control(&["kill"]);
         eventually("the API says that the store is away", SOON, || {
             let answer = scene
                 .job
@@ -72,7 +72,7 @@ fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
             .try_send(&Method::GET, "/livez", None)
             .expect("an answer");
         assert_eq!(live.status, 200, "{:#}", live.body);
-        database.run("up");
+        database.control(&["up"]);
         last = await_newer_checkpoint(&scene, last + 2);
         assert!(last > 0);
         done.store(true, Ordering::Relaxed);

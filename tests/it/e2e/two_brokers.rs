@@ -6,7 +6,6 @@ use super::{earliest, spec};
 use crate::support::{
     client::Job,
     kafka::PrivateKafka,
-    postgres::fresh_database_url,
     producer::Producer,
     server::{Output, TestServer},
     unique,
@@ -21,7 +20,7 @@ const PARTITIONS: i32 = 4;
 fn partitions_without_a_leader_wait_and_keep_their_state_while_the_others_run() {
     let cluster = PrivateKafka::start(2);
     let kafka = &cluster.kafka;
-    let server = TestServer::start_on(kafka, &fresh_database_url(), Output::Followed);
+    let server = TestServer::start_on(kafka, Output::Followed);
     let (restored, fresh) = (unique("restored"), unique("fresh"));
     for topic in [&restored, &fresh] {
         kafka.create_topic(topic, PARTITIONS);

@@ -3,7 +3,6 @@
 pub(crate) mod client;
 mod database;
 pub(crate) mod kafka;
-pub(crate) mod postgres;
 pub(crate) mod producer;
 pub(crate) mod server;
 pub(crate) mod sink;

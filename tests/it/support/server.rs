@@ -13,9 +13,9 @@ use std::{
 use reqwest::Method;
 
 use super::{
-    client::{Api, Job},
+    Database,
+    client::{Api, Job, block_on},
     kafka::Kafka,
-    postgres::fresh_database_url,
     sink::SinkLog,
     unique,
     wait::{SOON, eventually},
@@ -29,6 +29,8 @@ pub(crate) struct TestServer {
     folder: tempfile::TempDir,
     config: PathBuf,
     process: Option<Running>,
+    /// Last, so that it is dropped when the server is gone.
+    _database: Option<Database>,
 }
 
 struct Running {
@@ -50,10 +52,19 @@ pub(crate) enum Output {
 impl TestServer {
     /// A server on the shared broker with a fresh database.
     pub(crate) fn start() -> Self {
-        Self::start_on(&Kafka::shared(), &fresh_database_url(), Output::Followed)
+        Self::start_on(&Kafka::shared(), Output::Followed)
     }
 
-    pub(crate) fn start_on(kafka: &Kafka, database_url: &str, output: Output) -> Self {
+    /// A server with a fresh database.
+    pub(crate) fn start_on(kafka: &Kafka, output: Output) -> Self {
+        let database = block_on(Database::create());
+        let mut server = Self::start_with(kafka, &database.url(), output);
+        server._database = Some(database);
+        server
+    }
+
+    /// A server with a database that belongs to the test.
+    pub(crate) fn start_with(kafka: &Kafka, database_url: &str, output: Output) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
         let config = folder.path().join("handover.toml");
@@ -88,6 +99,7 @@ bootstrap_servers = "{}"
             folder,
             config,
             process: None,
+            _database: None,
         };
         server.boot_with(output);
         server
