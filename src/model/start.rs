@@ -373,6 +373,7 @@ mod tests {
             json!({"from": "earliest", "partitions": {"orders": [0, 2]}}),
             json!({"from": "ago", "duration": "2h"}),
             json!({"from": "shift", "by": -1000, "reason": "INC-4711"}),
+            json!({"from": "specific-offsets", "offsets": {"orders": {"0": 8540}}}),
             json!({"plan": "pl_x", "on_out_of_range": "earliest"}),
         ] {
             let request = StartRequest::read(&value).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, FixedOffset};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -141,7 +141,29 @@ pub fn read_timestamp(reader: &mut ObjectReader<'_>) -> Option<DateTime<FixedOff
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = BTreeMap<String, BTreeMap<String, i64>>)]
-pub struct OffsetsByTopic(pub BTreeMap<String, BTreeMap<i32, Offset>>);
+pub struct OffsetsByTopic(
+    #[serde(deserialize_with = "read_by_topic")] pub BTreeMap<String, BTreeMap<i32, Offset>>,
+);
+
+/// Reads partition numbers from text: inside an enum that is told apart by a member, serde hands the keys on as text, and a
+/// derived reader would refuse them there.
+fn read_by_topic<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, BTreeMap<i32, Offset>>, D::Error> {
+    let topics: BTreeMap<String, BTreeMap<String, Offset>> = BTreeMap::deserialize(deserializer)?;
+    let mut read = BTreeMap::new();
+    for (topic, offsets) in topics {
+        let mut partitions = BTreeMap::new();
+        for (partition, offset) in offsets {
+            let number = partition.parse().map_err(|_| {
+                serde::de::Error::custom(format!("'{partition}' is no partition number"))
+            })?;
+            partitions.insert(number, offset);
+        }
+        read.insert(topic, partitions);
+    }
+    Ok(read)
+}
 
 impl OffsetsByTopic {
     /// The same by partition.
@@ -180,6 +202,8 @@ mod tests {
         ] {
             let mode = read(&value).unwrap();
             assert_eq!(serde_json::to_value(&mode).unwrap(), value);
+            // As the store reads it back.
+            assert_eq!(serde_json::from_value::<StartupMode>(value).unwrap(), mode);
         }
     }
 
