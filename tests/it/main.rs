@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod broker;
+mod service;
 mod store;
 mod support;
