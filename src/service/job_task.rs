@@ -243,9 +243,18 @@ impl JobTask {
                         && (operation.status == OperationStatus::Queued
                             || Instant::now() >= self.start_at) =>
                 {
-                    let request = serde_json::from_value(request);
-                    let request = request.unwrap_or_else(|_| StartRequest::auto());
-                    work = Some(Work::Start(Box::new(Asked { operation, request })));
+                    match StartRequest::read(&request) {
+                        Ok(request) => {
+                            work = Some(Work::Start(Box::new(Asked { operation, request })));
+                        }
+                        // Another version wrote it. To start somewhere else instead would be worse than not to start.
+                        Err(faults) => {
+                            let error = ServiceError::faults(faults, Code::InvalidRequest);
+                            let error = error.job(&self.job.name);
+                            self.finish(&operation, &failed("the request is read", &error))
+                                .await;
+                        }
+                    }
                 }
                 OperationKind::Start => {}
             }
