@@ -341,20 +341,18 @@ async fn a_displaced_commit_is_answered() {
     let world = World::new();
     world.cluster.set_commits(Commits::Unanswered);
     let job = world.start(Setup::default());
-    let completes = |id: i64| {
-        let waits = trigger(&job, None);
-        let job = job.clone();
-        async move {
-            until_status(&job, "the checkpoint completes", move |status| {
-                status.last_checkpoint.as_ref().unwrap().id == CheckpointId(id)
-            })
-            .await;
-            waits
-        }
+    let completed = async |id| {
+        until_status(&job, "the checkpoint completes", |status| {
+            status.last_checkpoint.as_ref().unwrap().id == CheckpointId(id)
+        })
+        .await
     };
-    let second = completes(2).await;
-    let third = completes(3).await;
-    let fourth = completes(4).await;
+    let second = trigger(&job, None);
+    completed(2).await;
+    let third = trigger(&job, None);
+    completed(3).await;
+    let fourth = trigger(&job, None);
+    completed(4).await;
     let third = third.await.unwrap();
     assert_eq!(third.group_commit.status, GroupCommitStatus::Displaced);
     assert_eq!(job.status().commits.displaced, 1);
@@ -372,7 +370,6 @@ async fn a_displaced_commit_is_answered() {
 }
 
 /// That no partition is assigned before a completed checkpoint holds its position is checked at each assignment.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_partition_without_a_leader_begins_with_the_checkpoint_that_holds_its_position() {
     let world = World::new();
     let job = world.start(Setup {
@@ -431,7 +428,6 @@ async fn a_partition_without_a_leader_begins_with_the_checkpoint_that_holds_its_
 }
 
 /// A broker that comes back with more partitions than a queue would hold, while the sink is stuck.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_partitions_get_their_leaders_at_once() {
     let world = World::new();
     let pending = (1..=100).map(|number| (number, None));
@@ -467,4 +463,13 @@ async fn a_hundred_partitions_get_their_leaders_at_once() {
         })
         .await;
     stop(&job, StopCheckpoint::Required).await;
+}
+
+/// Leaders are asked for every other second, so these wait together.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_without_a_leader_follow() {
+    tokio::join!(
+        a_partition_without_a_leader_begins_with_the_checkpoint_that_holds_its_position(),
+        a_hundred_partitions_get_their_leaders_at_once(),
+    );
 }

@@ -24,18 +24,21 @@ async fn a_fenced_owner_ends_and_writes_nothing_more() {
     assert_eq!((world.sink.aborted(), world.cluster.closed()), (1, 1));
 }
 
-/// The lease is lost while a write waits for a store that is away: it is not tried again.
+/// The lease is lost while a write waits for the store: it comes to nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lease_ends_the_writes_that_wait() {
     let world = World::new();
     let job = world.start(Setup::default());
-    world.store.answer(Answers::AwayBefore);
+    world.store.answer(Answers::Slow);
     let waits = trigger(&job, None);
     world
-        .until("a write", || world.store.calls(Call::Complete) >= 1)
+        .until("a write", || world.store.calls(Call::Complete) == 1)
         .await;
     world.lease.send_replace(LeaseHealth::Lost);
-    world.store.answer(Answers::Fenced);
+    world
+        .until("the run closes", || world.sink.closed() == 1)
+        .await;
+    world.store.answer(Answers::Yes);
     assert!(matches!(failure(&job).await, JobError::Fenced));
     assert!(waits.await.is_none());
     assert_eq!(world.store.completed().len(), 1);
@@ -96,17 +99,6 @@ async fn the_first_cause_is_kept() {
     assert!(matches!(end, Ok(JobEnd::Failed(JobError::Sink(_)))));
     assert!(job.trigger_checkpoint(None).await.is_none());
     assert_eq!(world.cluster.closed(), 2);
-}
-
-/// A target that refuses for good and then does not let go either.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sink_that_hangs_when_it_gives_up_hides_nothing() {
-    let world = World::new();
-    world.sink.set(Step::Abort, Does::Block);
-    world.sink.set(Step::Write, Does::Refuse);
-    let job = world.start(Setup::default());
-    world.cluster.deliver(0, 0..=0);
-    assert!(matches!(failure(&job).await, JobError::Sink(_)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -347,7 +347,6 @@ async fn a_second_stop_can_hurry_the_first() {
 }
 
 /// The last commit is awaited; a stop without a checkpoint cuts that short, and says what is open.
-#[tokio::test(flavor = "multi_thread")]
 async fn a_last_commit_that_nobody_answers_is_told() {
     let world = World::new();
     world.cluster.set_commits(Commits::Unanswered);
@@ -399,7 +398,6 @@ async fn what_is_answered_while_the_run_closes_counts() {
     assert_eq!(world.store.outcome(report.id), Some(GroupCommitStatus::Ok));
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_close_is_left_and_counted() {
     let world = World::new();
     world.cluster.set_closes(false);
@@ -453,4 +451,24 @@ async fn stops_amid_records_are_clean() {
     for run in join_all(runs).await {
         run.unwrap();
     }
+}
+
+/// A target that refuses for good and then does not let go either.
+async fn a_sink_that_hangs_when_it_gives_up_hides_nothing() {
+    let world = World::new();
+    world.sink.set(Step::Abort, Does::Block);
+    world.sink.set(Step::Write, Does::Refuse);
+    let job = world.start(Setup::default());
+    world.cluster.deliver(0, 0..=0);
+    assert!(matches!(failure(&job).await, JobError::Sink(_)));
+}
+
+/// Each of these waits out a time of seconds, so they do it together.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_hangs_while_a_run_closes_holds_it_for_a_bounded_time() {
+    tokio::join!(
+        a_last_commit_that_nobody_answers_is_told(),
+        a_client_that_does_not_close_is_left_and_counted(),
+        a_sink_that_hangs_when_it_gives_up_hides_nothing(),
+    );
 }
