@@ -499,7 +499,7 @@ impl JobTask {
             }) => self.on_stop(checkpoint, timeout, refused),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
-                self.coordinator.set_spec(spec, Instant::now());
+                self.coordinator.set_spec(spec);
             }
             // Nobody can ask for anything any more.
             None => self.stopped(None),

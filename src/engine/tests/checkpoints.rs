@@ -177,7 +177,8 @@ async fn a_barrier_that_is_not_answered_names_who_and_what() {
         .until("a stuck write", || world.sink.entered(Step::Write) == 2)
         .await;
 
-    let report = trigger(&job, Some(SHORT)).await.unwrap();
+    // Time enough for the other one to answer.
+    let report = trigger(&job, Some(Duration::from_secs(1))).await.unwrap();
     let failure = report.failure.unwrap();
     assert_eq!(
         (failure.code.as_str(), failure.phase.as_str()),
@@ -186,7 +187,7 @@ async fn a_barrier_that_is_not_answered_names_who_and_what() {
     assert_eq!(failure.slowest.len(), 1);
     assert_eq!(failure.slowest[0].subtask, stuck);
     assert_eq!(failure.slowest[0].at, "sink-write");
-    assert!(failure.slowest[0].waiting_ms >= 150);
+    assert!(failure.slowest[0].waiting_ms >= 1_000);
     world
         .until("the history has it", || world.store.failed().len() == 1)
         .await;
@@ -213,11 +214,10 @@ async fn a_late_answer_keeps_its_output() {
     world.until_written(3).await;
     world.sink.set(Step::Prepare, Does::Block);
     let given_up = trigger(&job, Some(SHORT)).await.unwrap();
-    let failure = given_up.failure.unwrap();
-    assert_eq!(
-        (failure.phase.as_str(), failure.slowest[0].at.as_str()),
-        ("sink_flush", "sink-flush")
-    );
+    assert_eq!(given_up.status, "failed");
+    world
+        .until("the flush", || world.sink.entered(Step::Prepare) == 1)
+        .await;
     world.sink.set(Step::Prepare, Does::Work);
     checkpoint(&job).await;
     let stored = world.store.newest();
