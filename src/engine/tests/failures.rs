@@ -118,13 +118,6 @@ async fn a_position_outside_the_log_ends_the_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_not_what_the_format_says_is_named_and_not_passed() {
     let world = World::new();
-    let job = world.start(Setup::default());
-    world.cluster.deliver(0, 0..=2);
-    world.until_written(3).await;
-    checkpoint(&job).await;
-    stop(&job, StopCheckpoint::Required).await;
-
-    let world = World::new();
     let job = world.start_as(Format::Json, Setup::default());
     world.cluster.script(Scripted::Batch(vec![Part {
         partition: 0,
