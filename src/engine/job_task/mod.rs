@@ -362,6 +362,9 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
+        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+            self.background.abort_all();
+        }
         self.cancel.cancel();
         // The committer shares the first consumer's client, which cannot close while it is held.
         self.committer = None;
@@ -421,9 +424,6 @@ impl JobTask {
 
     /// Waits a moment for calls that were made aside: what they bring still counts, and the lease is still ours.
     async fn settle_calls(&mut self) {
-        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
-            self.background.abort_all();
-        }
         let deadline = Instant::now() + LAST_NOTES;
         while let Ok(Some(done)) =
             tokio::time::timeout_at(deadline, self.background.join_next()).await
@@ -499,7 +499,7 @@ impl JobTask {
             }) => self.on_stop(checkpoint, timeout, refused),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
-                self.coordinator.set_spec(spec, Instant::now());
+                self.coordinator.set_spec(spec);
             }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
