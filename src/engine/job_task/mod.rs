@@ -106,7 +106,6 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    Probed(Result<(), KafkaError>),
     LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
 }
 
@@ -133,8 +132,6 @@ pub(super) struct JobTask {
     output_before: bool,
     confirmed: Instant,
     thinned: Instant,
-    probed: Instant,
-    probing: bool,
     looked_up: Instant,
     looking_up: bool,
     store_writes: store_writes::StoreWrites,
@@ -254,8 +251,6 @@ impl JobTask {
             output_before: false,
             confirmed: now,
             thinned: now,
-            probed: now,
-            probing: false,
             looked_up: now,
             looking_up: false,
             store_writes: store_writes::StoreWrites::default(),
@@ -429,7 +424,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::Probed(_) | Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -651,7 +646,6 @@ impl JobTask {
             Ok(Background::Committed { id, outcome, took }) => {
                 self.on_committed(id, &outcome, took);
             }
-            Ok(Background::Probed(outcome)) => self.on_probed(&outcome),
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

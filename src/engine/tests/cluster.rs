@@ -31,8 +31,6 @@ use crate::{
 pub(super) enum Scripted {
     /// Records of partitions, each with the position reached behind them.
     Batch(Vec<Part>),
-    /// The loss of all brokers, for the consumer of a partition.
-    Unreachable(i32),
     /// An error that ends the consumer of a partition.
     Error(i32, ConsumerError),
     /// A crash of the thread that has a partition.
@@ -59,9 +57,7 @@ impl Scripted {
     fn partition(&self) -> i32 {
         match self {
             Self::Batch(parts) => parts[0].partition,
-            Self::Unreachable(partition)
-            | Self::Error(partition, _)
-            | Self::Panic(partition, _) => *partition,
+            Self::Error(partition, _) | Self::Panic(partition, _) => *partition,
         }
     }
 }
@@ -184,7 +180,7 @@ impl Cluster {
         state.committed.last().map(|(_, note)| note.clone())
     }
 
-    /// Whether the cluster answers when it is asked for its health.
+    /// Whether a poll finds a broker connected.
     pub(super) fn set_answers(&self, answers: bool) {
         self.change(|state| state.answers = answers);
     }
@@ -295,8 +291,11 @@ impl Consumer for ScriptedConsumer {
                 break next;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() && state.answers {
                 return Ok(Polled::Idle);
+            }
+            if left.is_zero() {
+                return Ok(Polled::Unreachable("no broker is connected".to_owned()));
             }
             state = self.cluster.changed.wait_timeout(state, left).unwrap().0;
         };
@@ -304,7 +303,6 @@ impl Consumer for ScriptedConsumer {
         self.cluster.pulse.beat();
         match next {
             Scripted::Batch(parts) => Ok(Polled::Batch(batch(parts))),
-            Scripted::Unreachable(_) => Ok(Polled::Unreachable("all brokers are down".to_owned())),
             Scripted::Error(_, error) => Err(error),
             Scripted::Panic(_, words) => panic!("{words}"),
         }
@@ -414,12 +412,5 @@ impl KafkaCluster for Cluster {
 
     async fn group_members(&self, _group: &str) -> Result<usize, KafkaError> {
         Ok(0)
-    }
-
-    async fn check(&self) -> Result<(), KafkaError> {
-        match self.state.lock().unwrap().answers {
-            true => Ok(()),
-            false => Err(away("describe the cluster")),
-        }
     }
 }

@@ -173,7 +173,6 @@ async fn a_cluster_that_is_away_is_shown_and_waited_for() {
     let world = World::new();
     world.cluster.set_answers(false);
     let job = world.start(Setup::default());
-    world.cluster.script(Scripted::Unreachable(0));
     let status = until_status(&job, "the loss", |status| !status.waiting.is_empty()).await;
     assert_eq!(status.waiting[0].code, Code::KafkaUnreachable);
     world.cluster.set_answers(true);
@@ -181,7 +180,8 @@ async fn a_cluster_that_is_away_is_shown_and_waited_for() {
         status.waiting.is_empty()
     })
     .await;
-    world.cluster.script(Scripted::Unreachable(0));
+    world.cluster.set_answers(false);
+    until_status(&job, "the second loss", |status| !status.waiting.is_empty()).await;
     world.cluster.deliver(0, 0..=0);
     world.until_written(1).await;
     until_status(&job, "it is back with a record", |status| {
