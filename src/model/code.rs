@@ -130,7 +130,9 @@ impl PartialSchema for Code {
         ObjectBuilder::new()
             .schema_type(Type::String)
             .enum_values(Some(Self::ALL.iter().map(|code| code.as_str())))
-            .description(Some("A stable code; each has a page at `/problems/{code}`."))
+            .description(Some(
+                "A stable code; each has a page at `/problems/{code}`.",
+            ))
             .build()
             .into()
     }
