@@ -55,7 +55,7 @@ pub struct JobRun {
 )]
 pub enum JobEnd {
     /// As asked.
-    Stopped(StopOutcome),
+    Stopped(Box<StopOutcome>),
     /// It gave up.
     Failed(JobError),
 }

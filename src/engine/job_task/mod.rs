@@ -404,11 +404,11 @@ impl JobTask {
             .is_some_and(|attempt| attempt.checkpoint.is_some());
         let is_known = !cut_off && !store_has_not_said;
         match self.end.take() {
-            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(StopOutcome {
+            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(Box::new(StopOutcome {
                 checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
                 will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
-            }),
+            })),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
                 part: "job task".to_owned(),
@@ -566,11 +566,11 @@ impl JobTask {
 
     fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
         if self.end.is_none() {
-            self.end = Some(JobEnd::Stopped(StopOutcome {
+            self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
                 checkpoint,
                 will_replay: None,
                 leaked_threads: 0,
-            }));
+            })));
         }
     }
 

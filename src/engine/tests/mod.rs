@@ -267,7 +267,7 @@ async fn stop(job: &JobHandle, how: StopCheckpoint) -> StopOutcome {
 
 fn stopped(end: JobEnd) -> StopOutcome {
     match end {
-        JobEnd::Stopped(outcome) => outcome,
+        JobEnd::Stopped(outcome) => *outcome,
         JobEnd::Failed(error) => panic!("the job failed: {error}"),
     }
 }
