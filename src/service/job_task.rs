@@ -76,7 +76,7 @@ enum Work {
     Shutdown,
     Ended(JobEnd),
     Start(Box<Asked>),
-    Stop(Operation, StopRequest),
+    Stop(Box<Operation>, StopRequest),
     /// The job should run and does not.
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
@@ -236,7 +236,10 @@ impl JobTask {
                 OperationKind::Checkpoint => checkpoints.push((operation, request)),
                 OperationKind::Stop => {
                     let request = read_request(&request, StopRequest::read);
-                    work = Some(Work::Stop(operation, request.unwrap_or_else(plain_stop)));
+                    work = Some(Work::Stop(
+                        Box::new(operation),
+                        request.unwrap_or_else(plain_stop),
+                    ));
                 }
                 // One that was tried already waits out its pause.
                 OperationKind::Start
