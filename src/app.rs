@@ -5,6 +5,8 @@
 //! answered by then; each job takes a last checkpoint and is settled, and wants to run again at the next start; the
 //! instance id is released; the pool is closed.
 
+mod server;
+
 use std::sync::Arc;
 
 use tokio::{
@@ -17,6 +19,8 @@ use crate::{
     service::{Clusters, Running, Service, ServiceError, Settings, SinkFactory},
     store::Store,
 };
+
+pub use server::{AppError, run};
 
 /// How long the store may take to let the instance id go and to close, after the jobs have ended.
 const LAST_WORDS: Duration = Duration::from_secs(5);

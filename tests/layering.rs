@@ -45,12 +45,13 @@ const LAYERS: &[(&str, Imports)] = &[
     ("telemetry", Imports::Everything),
     ("testing", Imports::Everything),
     ("main", Imports::Everything),
+    ("cli", Imports::Everything),
     ("lib", Imports::Everything),
 ];
 
 /// Modules that not even every composing module may import, with those that may.
 const LISTED_IMPORTERS: &[(&str, &[&str])] =
-    &[("config", &["app", "dev", "main", "lib", "telemetry"])];
+    &[("config", &["app", "cli", "dev", "main", "lib", "telemetry"])];
 
 /// Crates that only these places may name: a top module, or `module/file` for one file of it. Other crates are free,
 /// except in `model`.

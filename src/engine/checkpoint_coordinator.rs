@@ -109,8 +109,11 @@ pub(super) struct CheckpointCoordinator {
     next_id: CheckpointId,
     attempt: Option<Attempt>,
     queued: Option<Queued>,
-    next_due: Instant,
-    /// Periodic ones are held back while the job is stopping or its lease is in doubt.
+    /// When the newest attempt, or what took the place of one, began.
+    beat: Instant,
+    /// When the newest attempt ended.
+    ended: Option<Instant>,
+    /// Periodic ones are held back while the job is stopping.
     periodic: bool,
 }
 
@@ -121,22 +124,28 @@ impl CheckpointCoordinator {
         next_id: CheckpointId,
         now: Instant,
     ) -> Self {
-        let next_due = now + spec.interval.0;
         Self {
             spec,
             subtasks,
             next_id,
             attempt: None,
             queued: None,
-            next_due,
+            beat: now,
+            ended: None,
             periodic: true,
         }
     }
 
-    /// Takes new timing, from now on.
-    pub(super) fn set_spec(&mut self, spec: CheckpointSpec, now: Instant) {
-        self.next_due = self.next_due.min(now + spec.interval.0);
+    /// Takes new timing, from now on. An attempt under way keeps its timeout.
+    pub(super) fn set_spec(&mut self, spec: CheckpointSpec) {
         self.spec = spec;
+    }
+
+    /// Triggers keep their beat from the begin, and the pause from the end: whichever is later.
+    fn next_due(&self) -> Instant {
+        let by_beat = self.beat + self.spec.interval.0;
+        let by_pause = self.ended.map(|ended| ended + self.spec.min_pause.0);
+        by_pause.map_or(by_beat, |by_pause| by_beat.max(by_pause))
     }
 
     /// Lets periodic checkpoints through, or holds them back.
@@ -148,13 +157,15 @@ impl CheckpointCoordinator {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.attempt {
             Some(attempt) => (!attempt.storing).then_some(attempt.deadline),
-            None => self.periodic.then_some(self.next_due),
+            None => self.periodic.then(|| self.next_due()),
         }
     }
 
-    /// The id that the next attempt will have.
-    pub(super) fn next_id(&self) -> CheckpointId {
-        self.next_id
+    /// Uses up an id for an attempt that failed before it began, so that no other one is ever called by it.
+    pub(super) fn spend_id(&mut self) -> CheckpointId {
+        let id = self.next_id;
+        self.next_id = id.next();
+        id
     }
 
     /// Takes a waiting trigger back.
@@ -162,9 +173,27 @@ impl CheckpointCoordinator {
         self.queued.take_if(|queued| queued.kind == kind);
     }
 
+    /// Gives an attempt up before its own deadline, unless it was sent to the store.
+    pub(super) fn give_up(&mut self, id: CheckpointId, now: Instant) -> Vec<CoordinatorAction> {
+        match &self.attempt {
+            Some(attempt) if attempt.id == id && !attempt.storing => {
+                let failure = timed_out(attempt, now);
+                self.fail(failure, now)
+            }
+            None | Some(_) => Vec::new(),
+        }
+    }
+
+    /// The subtasks that the attempt under way waits for.
+    pub(super) fn missing(&self, now: Instant) -> Vec<SlowSubtask> {
+        self.attempt
+            .as_ref()
+            .map_or_else(Vec::new, |attempt| slow_subtasks(attempt, now))
+    }
+
     /// A due periodic checkpoint was answered by confirming the newest one.
     pub(super) fn skipped(&mut self, now: Instant) {
-        self.next_due = now + self.spec.interval.0;
+        self.beat = now;
     }
 
     /// Begins the periodic attempt that was due.
@@ -187,7 +216,7 @@ impl CheckpointCoordinator {
 
     fn tick(&mut self, now: Instant) -> Vec<CoordinatorAction> {
         match &self.attempt {
-            None if self.periodic && now >= self.next_due => vec![CoordinatorAction::Due],
+            None if self.periodic && now >= self.next_due() => vec![CoordinatorAction::Due],
             Some(attempt) if !attempt.storing && now >= attempt.deadline => {
                 let failure = timed_out(attempt, now);
                 self.fail(failure, now)
@@ -205,7 +234,8 @@ impl CheckpointCoordinator {
         if self.attempt.is_none() {
             return vec![self.begin(kind, timeout, now)];
         }
-        if self.queued.is_none() || kind == CheckpointKind::Stop {
+        let is_first = |queued: &Queued| precedence(kind) > precedence(queued.kind);
+        if self.queued.as_ref().is_none_or(is_first) {
             self.queued = Some(Queued { kind, timeout });
         }
         Vec::new()
@@ -275,8 +305,8 @@ impl CheckpointCoordinator {
 
     fn end_attempt(&mut self, now: Instant) {
         if let Some(attempt) = self.attempt.take() {
-            // Triggers keep their beat from the begin, and the pause from the end: whichever is later.
-            self.next_due = (attempt.began + self.spec.interval.0).max(now + self.spec.min_pause.0);
+            self.beat = attempt.began;
+            self.ended = Some(now);
         }
     }
 
@@ -291,8 +321,7 @@ impl CheckpointCoordinator {
         timeout: Option<Duration>,
         now: Instant,
     ) -> CoordinatorAction {
-        let id = self.next_id;
-        self.next_id = id.next();
+        let id = self.spend_id();
         self.attempt = Some(Attempt {
             id,
             kind,
@@ -305,18 +334,33 @@ impl CheckpointCoordinator {
     }
 }
 
-fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
+/// Which of two waiting triggers gives the attempt its kind: a stop's must not be missed, and what somebody asked for is
+/// kept longer than what the interval brings.
+fn precedence(kind: CheckpointKind) -> u8 {
+    match kind {
+        CheckpointKind::Start | CheckpointKind::Periodic => 0,
+        CheckpointKind::Manual => 1,
+        CheckpointKind::Stop => 2,
+    }
+}
+
+fn waited_ms(attempt: &Attempt, now: Instant) -> i64 {
     let waited = now.saturating_duration_since(attempt.began).as_millis();
-    let waiting_ms = i64::try_from(waited).unwrap_or(i64::MAX);
-    let slowest = attempt
-        .missing
-        .iter()
-        .map(|subtask| SlowSubtask {
-            subtask: *subtask,
-            waiting_ms,
-            at: String::new(),
-        })
-        .collect();
+    i64::try_from(waited).unwrap_or(i64::MAX)
+}
+
+fn slow_subtasks(attempt: &Attempt, now: Instant) -> Vec<SlowSubtask> {
+    let waiting_ms = waited_ms(attempt, now);
+    let slow = attempt.missing.iter().map(|subtask| SlowSubtask {
+        subtask: *subtask,
+        waiting_ms,
+        at: String::new(),
+    });
+    slow.collect()
+}
+
+fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
+    let waiting_ms = waited_ms(attempt, now);
     CheckpointFailure {
         code: Code::CheckpointTimeout.to_string(),
         phase: "barrier".to_owned(),
@@ -324,7 +368,7 @@ fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
             "{} subtasks had not answered after {waiting_ms} ms",
             attempt.missing.len()
         ),
-        slowest,
+        slowest: slow_subtasks(attempt, now),
     }
 }
 
@@ -449,6 +493,62 @@ mod tests {
                 }
             ]
         );
+    }
+
+    #[test]
+    fn new_timing_counts_from_the_last_attempt() {
+        let start = Instant::now();
+        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
+        let every = |interval| CheckpointSpec {
+            interval: HumanDuration::from_secs(interval),
+            ..spec()
+        };
+        coordinator.set_spec(every(30));
+        assert_eq!(coordinator.deadline(), Some(start + seconds(30)));
+        coordinator.set_spec(every(5));
+        assert_eq!(coordinator.deadline(), Some(start + seconds(5)));
+    }
+
+    #[test]
+    fn a_manual_trigger_gives_a_waiting_periodic_one_its_kind() {
+        let start = Instant::now();
+        let id = CheckpointId(1);
+        let mut coordinator = CheckpointCoordinator::new(spec(), 1, id, start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(trigger(CheckpointKind::Manual), start);
+        coordinator.on(trigger(CheckpointKind::Periodic), start);
+        coordinator.on(CoordinatorEvent::Prepared { id, subtask: 0 }, start);
+        assert_eq!(
+            coordinator.on(CoordinatorEvent::Stored { id }, start)[1],
+            CoordinatorAction::SendBarrier {
+                id: CheckpointId(2),
+                kind: CheckpointKind::Manual
+            }
+        );
+    }
+
+    #[test]
+    fn an_attempt_is_given_up_early_only_before_it_was_sent_to_the_store() {
+        let start = Instant::now();
+        let id = CheckpointId(1);
+        let mut coordinator = CheckpointCoordinator::new(spec(), 2, id, start);
+        coordinator.on(trigger(CheckpointKind::Stop), start);
+        assert_eq!(coordinator.give_up(CheckpointId(9), start), []);
+        coordinator.on(CoordinatorEvent::Prepared { id, subtask: 1 }, start);
+        let actions = coordinator.give_up(id, start + seconds(1));
+        let [CoordinatorAction::Fail { failure, .. }] = actions.as_slice() else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(failure.slowest.len(), 1);
+        assert_eq!(failure.slowest[0].waiting_ms, 1_000);
+
+        let id = CheckpointId(2);
+        coordinator.on(trigger(CheckpointKind::Stop), start);
+        for subtask in 0..2 {
+            coordinator.on(CoordinatorEvent::Prepared { id, subtask }, start);
+        }
+        assert_eq!(coordinator.give_up(id, start), []);
     }
 
     #[test]

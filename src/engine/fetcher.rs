@@ -56,6 +56,8 @@ impl LivePosition {
 struct PartitionState {
     /// Next record to read: everything before was given to the sink.
     position: Offset,
+    /// The position once everything that was admitted is written.
+    admitted: Offset,
     live: Arc<LivePosition>,
 }
 
@@ -81,6 +83,7 @@ impl Fetcher {
             partition.clone(),
             PartitionState {
                 position: *position,
+                admitted: *position,
                 live,
             },
         );
@@ -88,13 +91,14 @@ impl Fetcher {
 
     /// Drops what lies below the expected positions and checks what is left.
     ///
-    /// A client may deliver a record twice after a reconnect; giving it on would write it twice.
+    /// A client may deliver a record twice after a reconnect, also within one batch; giving it on would write it twice.
+    /// What is admitted must be written next, and advanced over: the next batch is measured against it.
     ///
     /// # Errors
     /// The first record that is not what the format says.
-    pub(super) fn admit(&self, batch: &mut RecordBatch) -> Result<(), JobError> {
+    pub(super) fn admit(&mut self, batch: &mut RecordBatch) -> Result<(), JobError> {
         for index in 0..batch.runs().len() {
-            let records = self.narrowed(batch, &batch.runs()[index]);
+            let records = self.narrow(batch, &batch.runs()[index]);
             let dropped = batch.runs()[index].records.len() - records.len();
             if dropped > 0 {
                 self.counters
@@ -112,17 +116,21 @@ impl Fetcher {
     }
 
     /// The part of a run that lies at or above the expected position; records of a partition that is not ours are none.
-    fn narrowed(&self, batch: &RecordBatch, run: &BatchRun) -> Range<usize> {
-        let Some(state) = self.states.get(&*run.partition) else {
+    fn narrow(&mut self, batch: &RecordBatch, run: &BatchRun) -> Range<usize> {
+        let Some(state) = self.states.get_mut(&*run.partition) else {
             tracing::error!(kafka.topic = %run.partition.topic, kafka.partition = run.partition.partition, "records of a partition that was not assigned");
             return run.records.start..run.records.start;
         };
         let below = run
             .records
             .clone()
-            .take_while(|index| batch.record(*index).record_offset < state.position.get())
+            .take_while(|index| batch.record(*index).record_offset < state.admitted.get())
             .count();
-        run.records.start + below..run.records.end
+        let records = run.records.start + below..run.records.end;
+        if let Some(reached) = reached(batch, &records, run.advance_to) {
+            state.admitted = state.admitted.max(reached);
+        }
+        records
     }
 
     fn check_values(&self, batch: &RecordBatch, run: &BatchRun) -> Result<(), JobError> {
@@ -147,14 +155,9 @@ impl Fetcher {
             let Some(state) = self.states.get_mut(&*run.partition) else {
                 continue;
             };
-            let last = run
-                .records
-                .clone()
-                .next_back()
-                .map(|index| batch.record(index).record_offset);
-            let after_records = last.and_then(Offset::after);
-            let reached = after_records.max(run.advance_to).unwrap_or(state.position);
-            if reached > state.position {
+            if let Some(reached) = reached(batch, &run.records, run.advance_to)
+                && reached > state.position
+            {
                 state.position = reached;
                 state.live.set(reached);
             }
@@ -173,6 +176,17 @@ impl Fetcher {
             .map(|(partition, state)| (partition.clone(), state.position))
             .collect()
     }
+}
+
+/// The position behind the records of a run and what the client reached behind them.
+fn reached(
+    batch: &RecordBatch,
+    records: &Range<usize>,
+    advance_to: Option<Offset>,
+) -> Option<Offset> {
+    let last = records.clone().next_back();
+    let after_records = last.and_then(|index| Offset::after(batch.record(index).record_offset));
+    after_records.max(advance_to)
 }
 
 /// Names a record in a failure.
@@ -263,6 +277,29 @@ mod tests {
     }
 
     #[test]
+    fn records_that_come_twice_in_one_batch_are_written_once() {
+        let (mut fetcher, live) = fetcher(Format::Bytes, 5);
+        let partition = Arc::new(TopicPartition::new("orders", 0));
+        let run = |records| BatchRun {
+            partition: Arc::clone(&partition),
+            records,
+            advance_to: None,
+        };
+        let records = vec![(5, &b"a"[..]), (6, b"b"), (5, b"a"), (6, b"b"), (7, b"c")];
+        let mut batch = RecordBatch::new(vec![run(0..2), run(2..5)], Box::new(Records(records)));
+        fetcher.admit(&mut batch).unwrap();
+        let given: Vec<i64> = batch
+            .runs()
+            .iter()
+            .flat_map(|run| batch.records_of(run))
+            .map(|record| record.record_offset)
+            .collect();
+        assert_eq!(given, [5, 6, 7]);
+        fetcher.advance(&batch);
+        assert_eq!(live.get(), Some(offset(8)));
+    }
+
+    #[test]
     fn the_end_of_a_partition_moves_the_position_past_transaction_markers() {
         let (mut fetcher, live) = fetcher(Format::Bytes, 0);
         let mut with_marker = batch(vec![(0, b"a")], Some(2));
@@ -273,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_bad_record_is_named() {
-        let (fetcher, _) = fetcher(Format::Json, 0);
+        let (mut fetcher, _) = fetcher(Format::Json, 0);
         let error = fetcher
             .admit(&mut batch(vec![(0, b"{}"), (1, b"nope")], None))
             .unwrap_err();
@@ -287,7 +324,7 @@ mod tests {
 
     #[test]
     fn records_of_a_partition_that_is_not_ours_reach_no_sink() {
-        let fetcher = Fetcher::new(Format::Bytes, Arc::new(Counters::default()));
+        let mut fetcher = Fetcher::new(Format::Bytes, Arc::new(Counters::default()));
         let mut foreign = batch(vec![(0, b"a")], None);
         fetcher.admit(&mut foreign).unwrap();
         assert!(foreign.is_empty());

@@ -103,6 +103,11 @@ impl GroupCommits {
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.is_some()
     }
+
+    /// The commit that was sent and is not answered.
+    pub(super) fn in_flight(&self) -> Option<CheckpointId> {
+        self.in_flight
+    }
 }
 
 /// The note beside each committed offset: by it the offsets view tells this job's commits from others'.

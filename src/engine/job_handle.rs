@@ -49,6 +49,10 @@ pub struct JobRun {
 
 /// How a run ended.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one of it per run of a job"
+)]
 pub enum JobEnd {
     /// As asked.
     Stopped(StopOutcome),
@@ -61,16 +65,17 @@ pub enum JobEnd {
 pub struct StopOutcome {
     /// The last checkpoint, if one was wanted.
     pub checkpoint: Option<CheckpointReport>,
-    /// Offsets given to the sink after the newest completed checkpoint: they will be read again.
-    pub will_replay: i64,
-    /// Consumer threads that had not ended within their deadline.
+    /// Offsets given to the sink after the newest completed checkpoint: they will be read again. `None` when that is not
+    /// known: a write to the sink was cut off, or the store has not said whether it keeps the last checkpoint.
+    pub will_replay: Option<i64>,
+    /// Threads that had not ended within their deadline: of consumers, and of a commit to the group that nobody answered.
     pub leaked_threads: usize,
 }
 
 /// Why a required stop did not take place.
 #[derive(Debug, Clone)]
 pub struct StopRefused {
-    /// The checkpoint that failed.
+    /// The checkpoint that failed; `uncertain` when it was sent to the store and may still complete.
     pub checkpoint: CheckpointReport,
 }
 
@@ -162,15 +167,14 @@ impl JobHandle {
         timeout: Duration,
     ) -> Result<JobEnd, StopRefused> {
         let (refused, refusal) = oneshot::channel();
-        // A job that has ended takes no command, and needs none.
-        let _ended_already = self
-            .commands
-            .send(Command::Stop {
-                checkpoint,
-                timeout,
-                refused,
-            })
-            .await;
+        let command = Command::Stop {
+            checkpoint,
+            timeout,
+            refused,
+        };
+        // A job that has ended takes no command, and needs none. It gives the command back, and with it the end on which
+        // the refusal is awaited: it must not be kept.
+        drop(self.commands.send(command).await);
         match refusal.await {
             Ok(refused) => Err(refused),
             Err(_) => Ok(self.ended().await),

@@ -99,8 +99,24 @@ pub(super) async fn look_up(
     if answered.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let from = StartFrom::Auto;
-    let needed = needed_facts(&from, &spec.startup_mode, false, now_ms);
+    let (from, sink) = (StartFrom::Auto, SinkProgress::new());
+    let nothing = BrokerFacts::default();
+    let inputs = StartInputs {
+        isolation: spec.source.isolation,
+        startup_mode: &spec.startup_mode,
+        state: None,
+        chosen: None,
+        sink: &sink,
+        from: &from,
+        covered: None,
+        policies: StartPolicies {
+            on_out_of_range: spec.source.on_out_of_range,
+            on_missing_group_offset: spec.source.on_missing_group_offset,
+            on_topic_recreated: spec.source.on_topic_recreated,
+        },
+        facts: &nothing,
+    };
+    let needed = needed_facts(&inputs, now_ms);
     let group = if needed.group_offsets {
         kafka
             .group_offsets(&spec.source.group_id, &answered)
@@ -108,14 +124,13 @@ pub(super) async fn look_up(
     } else {
         BTreeMap::new()
     };
-    let by_time = match needed.timestamp_ms {
-        Some(timestamp_ms) => {
-            kafka
-                .offsets_for_timestamp(&answered, timestamp_ms, spec.source.isolation)
-                .await?
-        }
-        None => PartitionOffsets::new(),
-    };
+    let mut by_time = PartitionOffsets::new();
+    for (timestamp_ms, asked) in needed.instants(&answered) {
+        let found = kafka
+            .offsets_for_timestamp(&asked, timestamp_ms, spec.source.isolation)
+            .await?;
+        by_time.extend(found);
+    }
     let topics: BTreeSet<String> = answered
         .iter()
         .map(|partition| partition.topic.to_string())
@@ -143,19 +158,8 @@ pub(super) async fn look_up(
         ..BrokerFacts::default()
     };
     let resolved = resolve_positions(&StartInputs {
-        isolation: spec.source.isolation,
-        startup_mode: &spec.startup_mode,
-        state: None,
-        chosen: None,
-        sink: &SinkProgress::new(),
-        from: &from,
-        covered: None,
-        policies: StartPolicies {
-            on_out_of_range: spec.source.on_out_of_range,
-            on_missing_group_offset: spec.source.on_missing_group_offset,
-            on_topic_recreated: spec.source.on_topic_recreated,
-        },
         facts: &facts,
+        ..inputs
     });
     let found = resolved.partitions.into_iter().filter_map(|planned| {
         let offset = planned.start_at?;

@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -28,6 +28,9 @@ use super::{
     ports::{Sink, SinkWriter},
 };
 use crate::model::{ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch};
+
+/// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
+const WRITER_CLOSE: Duration = Duration::from_secs(3);
 
 /// A checkpoint's barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +103,8 @@ pub(super) enum Activity {
     SinkWrite = 2,
     /// Waits for the sink to make everything durable.
     SinkFlush = 3,
+    /// Waits for the sink to open its writer.
+    SinkOpen = 4,
 }
 
 impl Activity {
@@ -109,6 +114,15 @@ impl Activity {
             Self::Decode => "decode",
             Self::SinkWrite => "sink-write",
             Self::SinkFlush => "sink-flush",
+            Self::SinkOpen => "sink-open",
+        }
+    }
+
+    /// Whether it is the sink that is waited for.
+    pub(super) fn waits_for_sink(self) -> bool {
+        match self {
+            Self::Idle | Self::Decode => false,
+            Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
 }
@@ -119,6 +133,7 @@ pub(super) struct SubtaskView {
     /// What it counted.
     pub counters: Arc<Counters>,
     activity: AtomicU8,
+    cut_off: AtomicBool,
     sink_problem: Mutex<Option<String>>,
 }
 
@@ -132,8 +147,14 @@ impl SubtaskView {
             1 => Activity::Decode,
             2 => Activity::SinkWrite,
             3 => Activity::SinkFlush,
+            4 => Activity::SinkOpen,
             _ => Activity::Idle,
         }
+    }
+
+    /// Whether the subtask was ended while the sink had a batch and had not said yes: some of it may have been kept.
+    pub(super) fn was_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Relaxed)
     }
 
     fn set_sink_problem(&self, problem: Option<String>) {
@@ -206,14 +227,23 @@ impl SubtaskTask {
         // No thread may be left waiting on a full slot, however this ended.
         self.batches.stop();
         self.batches.close();
-        writer.abort().await;
-        writer.close().await;
+        let closing = tokio::time::timeout(WRITER_CLOSE, async {
+            writer.abort().await;
+            writer.close().await;
+        });
+        if closing.await.is_err() {
+            tracing::warn!(
+                subtask = self.subtask,
+                "the sink did not close in time; its writer is dropped"
+            );
+        }
         outcome
     }
 
     /// Opens the writer; `None` when the subtask was cancelled meanwhile.
     async fn open_writer(&mut self) -> Result<Option<Box<dyn SinkWriter>>, JobError> {
         let mut backoff = Backoff::new();
+        self.view.enter(Activity::SinkOpen);
         loop {
             let opened = tokio::select! {
                 biased;
@@ -223,6 +253,7 @@ impl SubtaskTask {
             match opened {
                 Ok(writer) => {
                     self.view.set_sink_problem(None);
+                    self.view.enter(Activity::Idle);
                     return Ok(Some(writer));
                 }
                 Err(error) => {
@@ -275,12 +306,13 @@ impl SubtaskTask {
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
+            // Before the barrier: one that was sent after a partition was given covers it.
+            Some(new) = channels.new_partitions.recv() => Next::NewPartition(new),
             changed = channels.barrier.changed() => match changed {
                 Ok(()) => channels.barrier.borrow_and_update().map_or(Next::IntakeChanged, Next::Barrier),
                 // The job task is gone.
                 Err(_) => Next::Cancelled,
             },
-            Some(new) = channels.new_partitions.recv() => Next::NewPartition(new),
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
             batch = self.batches.next(), if open => Next::Batch(batch),
         }
@@ -297,6 +329,7 @@ impl SubtaskTask {
             self.view.enter(Activity::SinkWrite);
             let written = self.write(writer, &batch).await?;
             if !written {
+                self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
             }
             self.has_output = true;

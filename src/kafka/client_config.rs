@@ -271,6 +271,35 @@ const PROPERTIES: &[(&str, Class)] = &[
     ("topic.metadata.refresh.fast.cnt", NO_EFFECT),
 ];
 
+/// What proves who the server is, or is kept beside it: the server's file only says where these stand.
+const SECRETS: [&str; 7] = [
+    "sasl.password",
+    "sasl.username",
+    "ssl.ca.pem",
+    "ssl.certificate.pem",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+];
+
+/// Whether a property may be given by reference only.
+#[must_use]
+pub fn is_secret(property: &str) -> bool {
+    SECRETS.contains(&property)
+}
+
+/// Judges a connection's properties; see [`KafkaConnection::new`].
+#[must_use]
+pub fn check_connection(
+    name: &str,
+    properties: &BTreeMap<String, String>,
+    insecure: bool,
+) -> Vec<(String, String)> {
+    KafkaConnection::new(name, properties.clone(), insecure)
+        .err()
+        .unwrap_or_default()
+}
+
 /// A Kafka connection as the server's file has it, secrets filled in, checked.
 #[derive(Clone)]
 pub struct KafkaConnection {
@@ -318,9 +347,9 @@ impl KafkaConnection {
                 "is required: host:port of one or more brokers, separated by commas".to_owned(),
             ));
         }
-        if faults.is_empty() {
-            faults.extend(refused_by_the_client(&properties));
-        }
+        let mut allowed = properties.clone();
+        allowed.retain(|property, _| faults.iter().all(|(faulty, _)| faulty != property));
+        faults.extend(refused_by_the_client(&allowed));
         if faults.is_empty() {
             Ok(Self {
                 name: name.into(),

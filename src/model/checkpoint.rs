@@ -86,7 +86,7 @@ pub struct SlowSubtask {
     pub subtask: u32,
     /// How long it had been waited for, in milliseconds.
     pub waiting_ms: i64,
-    /// What it was doing: `sink-write`, `sink-flush`, `decode` or `idle`.
+    /// What it was doing: `sink-open`, `sink-write`, `sink-flush`, `decode` or `idle`.
     #[serde(rename = "where")]
     pub at: String,
 }

@@ -2,13 +2,18 @@
 //!
 //! A code is stable: scripts and alerts compare it. Each has a page at `/problems/{code}` with its meaning and what to do.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $title:literal, $remedy:literal;)*) => {
         /// A stable code; see the module.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
             $(#[doc = $title] #[serde(rename = $text)] $variant,)*
         }
@@ -61,6 +66,7 @@ codes! {
     OperationNotFound = "operation-not-found", 404, "There is no such operation", "List them: GET /api/v1/operations?job={job}. Operations are kept for 30 days.";
     MethodNotAllowed = "method-not-allowed", 405, "The path does not take this method", "The Allow header names the methods.";
     NotAcceptable = "not-acceptable", 406, "The resource has no such representation", "Accept application/json.";
+    RequestTimeout = "request-timeout", 408, "The body did not arrive in time", "Send the whole body within 30 seconds.";
     BodyTooLarge = "body-too-large", 413, "The body is too large", "Bodies are limited to 1 MiB.";
     UnsupportedMediaType = "unsupported-media-type", 415, "The body's media type is not taken here", "Send Content-Type: application/json.";
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";
@@ -103,12 +109,12 @@ codes! {
     GroupMissing = "group-missing", 409, "The group has no committed offset", "Choose on_missing_group_offset: earliest or latest, or another startup mode.";
     CommitsFailing = "commits-failing", 409, "Commits to the consumer group fail", "Nothing is lost: the checkpoint counts. Look whether other consumers are members of the group.";
     GroupAhead = "group-ahead", 409, "The group's offset is ahead of the checkpoint", "Something else committed to the group. The job resumes from its checkpoint all the same.";
-    NoLeader = "no-leader", 409, "A partition has no leader", "Its broker is down; the other partitions go on, this one follows by itself.";
+    NoLeader = "no-leader", 409, "A partition has no leader", "Its broker is down; the other partitions go on, this one follows by itself. A one-shot start waits for the leader or leaves the partition out.";
     CheckpointsFailing = "checkpoints-failing", 409, "Checkpoints fail", "GET /api/v1/jobs/{job}/checkpoints?status=failed names the phase.";
     CheckpointHasNoSubscribedPartition = "checkpoint-has-no-subscribed-partition", 409, "The checkpoint holds none of the topics read now", "Every partition begins at its earliest record. Start with from=earliest or latest if that is not meant.";
     GroupOnlyMoved = "group-only-moved", 409, "Only the group was moved", "The job resumes from its checkpoint, not from the group.";
-    SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Start with from=checkpoint of an older one.";
-    StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup.";
+    SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Begin where the sink stands (the choice of the blocker), or start with from=checkpoint of an older one.";
+    StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup. Begin where the sink stands: the choice of the blocker.";
     LeaseLost = "lease-lost", 409, "Another server took the job over", "Nothing to do: the job runs there.";
     InstanceIdInUse = "instance-id-in-use", 409, "Another server runs under this instance id", "Give each server its own instance.id.";
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";
@@ -116,6 +122,26 @@ codes! {
     JobFailed = "job-failed", 409, "The job ended while the operation waited for it", "GET /api/v1/jobs/{job} shows the failure.";
     Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. Start the job again: it resumes from its checkpoint.";
     StateNotUsed = "state-not-used", 409, "The checkpoint is set aside by this start", "Read replayed, skipped and lost in the plan before starting.";
+}
+
+// By hand: the derive does not see the names that the macro passes to serde.
+impl PartialSchema for Code {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(Self::ALL.iter().map(|code| code.as_str())))
+            .description(Some(
+                "A stable code; each has a page at `/problems/{code}`.",
+            ))
+            .build()
+            .into()
+    }
+}
+
+impl ToSchema for Code {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Code")
+    }
 }
 
 impl std::fmt::Display for Code {

@@ -41,7 +41,8 @@ pub trait RecordSource: Send + Sync {
 pub struct BatchRun {
     /// The partition.
     pub partition: Arc<TopicPartition>,
-    /// Indices of its records; may be empty.
+    /// Indices of its records, offsets strictly growing; may be empty. Where a client goes back (it delivers records
+    /// again after a reconnect) a new run begins.
     pub records: Range<usize>,
     /// A position that the client reached behind these records (the end of the partition, past transaction markers and
     /// compacted offsets). Counts once the records before it are written.

@@ -49,7 +49,7 @@ pub enum StartFrom {
     },
     /// The group's committed offsets.
     GroupOffsets,
-    /// Where `auto` would begin, moved by a number of offsets (back when negative).
+    /// The position that `auto` would take, moved by a number of offsets (back when negative), then held against the log.
     Shift {
         /// How far.
         by: i64,
@@ -120,6 +120,15 @@ impl PartitionsByTopic {
             .get(&*partition.topic)
             .is_some_and(|numbers| numbers.contains(&partition.partition))
     }
+
+    /// Each partition meant.
+    pub fn partitions(&self) -> impl Iterator<Item = TopicPartition> {
+        self.0.iter().flat_map(|(topic, numbers)| {
+            numbers
+                .iter()
+                .map(|number| TopicPartition::new(topic.as_str(), *number))
+        })
+    }
 }
 
 /// The body of a start.
@@ -179,8 +188,9 @@ impl StartRequest {
         let partitions: Option<PartitionsByTopic> = reader.optional("partitions");
         if partitions
             .as_ref()
-            .is_some_and(|chosen| chosen.0.values().all(BTreeSet::is_empty))
+            .is_some_and(|chosen| chosen.0.is_empty() || chosen.0.values().any(BTreeSet::is_empty))
         {
+            // Also for one topic of several: an empty list may be meant as "all of it" as well as "none of it".
             reader.fault("partitions", "names no partition: leave it out to mean all");
         }
         let plan: Option<PlanId> = reader.optional("plan");
@@ -203,6 +213,19 @@ impl StartRequest {
         }
         if request.from == StartFrom::Auto && request.partitions.is_some() {
             reader.fault("partitions", "say with 'from' where these partitions begin");
+        }
+        if let (StartFrom::SpecificOffsets { offsets }, Some(partitions)) =
+            (&request.from, &request.partitions)
+        {
+            // An offset that is given and not used would be a position that silently is not taken.
+            for unused in offsets.by_partition().keys() {
+                if !partitions.contains(unused) {
+                    reader.fault(
+                        "offsets",
+                        format!("gives an offset for {unused}, which 'partitions' leaves out"),
+                    );
+                }
+            }
         }
         reader.finish();
         Some(request)
@@ -261,6 +284,7 @@ fn read_from(reader: &mut ObjectReader<'_>) -> Option<StartFrom> {
         }
         "specific-offsets" => {
             need("offsets", offsets.is_some(), "{\"orders\": {\"0\": 8540}}");
+            OffsetsByTopic::refuse_empty(offsets.as_ref(), reader);
             Some(StartFrom::SpecificOffsets { offsets: offsets? })
         }
         "shift" => {
@@ -372,6 +396,9 @@ mod tests {
             json!({"from": "checkpoint"}),
             json!({"from": "earliest", "partitions": {"orders": [0, 2]}}),
             json!({"from": "ago", "duration": "2h"}),
+            json!({"from": "specific-offsets", "offsets": {"orders": {"0": 8540, "11": 0}}}),
+            json!({"from": "timestamp", "timestamp": "2026-11-28T02:00:00+01:00"}),
+            json!({"from": "group-offsets"}),
             json!({"from": "shift", "by": -1000, "reason": "INC-4711"}),
             json!({"from": "specific-offsets", "offsets": {"orders": {"0": 8540}}}),
             json!({"plan": "pl_x", "on_out_of_range": "earliest"}),
@@ -384,6 +411,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pending_start_survives_the_store() {
+        let pending = PendingStart {
+            id: "one".to_owned(),
+            from: StartFrom::SpecificOffsets {
+                offsets: serde_json::from_value(json!({"orders": {"0": 8540}})).unwrap(),
+            },
+            partitions: Some(serde_json::from_value(json!({"orders": [0, 2]})).unwrap()),
+            requested_by: "somebody".to_owned(),
+            at: DateTime::UNIX_EPOCH,
+        };
+        let text = serde_json::to_string(&pending).unwrap();
+        assert_eq!(
+            serde_json::from_str::<PendingStart>(&text).unwrap(),
+            pending
+        );
+    }
+
+    #[test]
     fn contradictions_are_refused() {
         for (value, pointer) in [
             (json!({"from": "earliest", "plan": "pl_x"}), "/plan"),
@@ -392,6 +437,18 @@ mod tests {
             (json!({"from": "somewhere"}), "/from"),
             (json!({"partitions": {"orders": [1]}}), "/partitions"),
             (json!({"from": "latest", "partitions": {}}), "/partitions"),
+            (
+                json!({"from": "latest", "partitions": {"orders": [1], "payments": []}}),
+                "/partitions",
+            ),
+            (
+                json!({"from": "specific-offsets", "offsets": {}}),
+                "/offsets",
+            ),
+            (
+                json!({"from": "specific-offsets", "offsets": {"o": {"0": 1, "1": 2}}, "partitions": {"o": [0, 2]}}),
+                "/offsets",
+            ),
             (json!({"form": "latest"}), "/form"),
         ] {
             let errors = StartRequest::read(&value).unwrap_err();

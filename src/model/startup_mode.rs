@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, FixedOffset};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -96,6 +96,7 @@ impl StartupMode {
                         "is required: {\"<topic>\": {\"<partition>\": <next offset to read>}}",
                     );
                 }
+                OffsetsByTopic::refuse_empty(offsets.as_ref(), reader);
                 Some(Self::SpecificOffsets { offsets: offsets? })
             }
             other => {
@@ -138,34 +139,55 @@ pub fn read_timestamp(reader: &mut ObjectReader<'_>) -> Option<DateTime<FixedOff
 }
 
 /// Offsets as people write them: topic to partition number to next offset to read.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = BTreeMap<String, BTreeMap<String, i64>>)]
-pub struct OffsetsByTopic(
-    #[serde(deserialize_with = "read_by_topic")] pub BTreeMap<String, BTreeMap<i32, Offset>>,
-);
+pub struct OffsetsByTopic(pub BTreeMap<String, BTreeMap<i32, Offset>>);
 
-/// Reads partition numbers from text: inside an enum that is told apart by a member, serde hands the keys on as text, and a
-/// derived reader would refuse them there.
-fn read_by_topic<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<BTreeMap<String, BTreeMap<i32, Offset>>, D::Error> {
-    let topics: BTreeMap<String, BTreeMap<String, Offset>> = BTreeMap::deserialize(deserializer)?;
-    let mut read = BTreeMap::new();
-    for (topic, offsets) in topics {
-        let mut partitions = BTreeMap::new();
-        for (partition, offset) in offsets {
-            let number = partition.parse().map_err(|_| {
-                serde::de::Error::custom(format!("'{partition}' is no partition number"))
-            })?;
-            partitions.insert(number, offset);
+impl<'de> Deserialize<'de> for OffsetsByTopic {
+    /// Reads the partition numbers as text. Inside of tagged or flattened types (a startup mode, a start) serde buffers the
+    /// document, and from the buffer it does not take `"0"` for a number.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written: BTreeMap<String, BTreeMap<String, Offset>> =
+            BTreeMap::deserialize(deserializer)?;
+        let mut read = Self::default();
+        for (topic, offsets) in written {
+            let by_number = read.0.entry(topic).or_default();
+            for (text, offset) in offsets {
+                let number = text.parse().ok().filter(|number: &i32| {
+                    // "00" beside "0" would be two offsets for one partition.
+                    *number >= 0 && number.to_string() == text
+                });
+                let Some(number) = number else {
+                    return Err(serde::de::Error::custom(format!(
+                        "'{text}' is no partition number"
+                    )));
+                };
+                by_number.insert(number, offset);
+            }
         }
-        read.insert(topic, partitions);
+        Ok(read)
     }
-    Ok(read)
 }
 
 impl OffsetsByTopic {
+    /// The offset given for a partition.
+    #[must_use]
+    pub fn get(&self, partition: &TopicPartition) -> Option<Offset> {
+        let by_number = self.0.get(&*partition.topic)?;
+        by_number.get(&partition.partition).copied()
+    }
+
+    /// Reports a map without any offset: it would mean the group's offsets for every partition, under another name.
+    pub(super) fn refuse_empty(offsets: Option<&Self>, reader: &mut ObjectReader<'_>) {
+        if offsets.is_some_and(|offsets| offsets.0.values().all(BTreeMap::is_empty)) {
+            reader.fault(
+                "offsets",
+                "gives no offset: use group-offsets to begin at the group's offsets",
+            );
+        }
+    }
+
     /// The same by partition.
     #[must_use]
     pub fn by_partition(&self) -> PartitionOffsets {
@@ -202,8 +224,15 @@ mod tests {
         ] {
             let mode = read(&value).unwrap();
             assert_eq!(serde_json::to_value(&mode).unwrap(), value);
-            // As the store reads it back.
-            assert_eq!(serde_json::from_value::<StartupMode>(value).unwrap(), mode);
+            // As the store reads it back, buffered and from text.
+            assert_eq!(
+                serde_json::from_value::<StartupMode>(value.clone()).unwrap(),
+                mode
+            );
+            assert_eq!(
+                serde_json::from_str::<StartupMode>(&value.to_string()).unwrap(),
+                mode
+            );
         }
     }
 
@@ -236,6 +265,21 @@ mod tests {
                 json!({"mode": "specific-offsets", "offsets": {"o": {"0": -1}}}),
                 "/startup_mode/offsets",
                 "-1 is no offset",
+            ),
+            (
+                json!({"mode": "specific-offsets", "offsets": {"o": {"00": 1}}}),
+                "/startup_mode/offsets",
+                "no partition number",
+            ),
+            (
+                json!({"mode": "specific-offsets", "offsets": {"o": {"-1": 1}}}),
+                "/startup_mode/offsets",
+                "no partition number",
+            ),
+            (
+                json!({"mode": "specific-offsets", "offsets": {"o": {}}}),
+                "/startup_mode/offsets",
+                "group-offsets",
             ),
             (
                 json!({"mode": "earliest", "timstamp": 1}),

@@ -20,7 +20,7 @@ use super::{
     next_steps::RefusedStart,
     operations::{already_running, resume_from},
     start_plans::{
-        Intent, StartState, gather, plan_stale, resolve, start_checkpoint, what_changed,
+        Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
     },
 };
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
         resolver::{BrokerFacts, ResolvedStart, SinkProgress},
-        start::{CheckpointRequest, StartFrom, StartRequest, StopCheckpoint, StopRequest},
+        start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
         views::{CheckpointReport, StartReport, StopReport},
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
@@ -531,10 +531,17 @@ impl JobTask {
                 Ok(StartState::read(core, row, &intent.from).await?)
             })
             .await?;
-        let facts = self.facts(operation, row, &intent.from, &state).await?;
+        let question = StartQuestion {
+            spec: &row.spec,
+            request,
+            intent: &intent,
+            state: &state,
+            sink: progress,
+        };
+        let facts = self.facts(operation, &question).await?;
         let plan = plan.filter(|_| !done_before);
         let Some(plan) = plan else {
-            let resolved = resolve(&row.spec, request, &intent, &state, progress, &facts);
+            let resolved = question.resolve(&facts);
             return Ok((resolved, intent));
         };
         let pending = row
@@ -572,15 +579,12 @@ impl JobTask {
     async fn facts(
         &self,
         operation: Option<&Operation>,
-        row: &JobRow,
-        from: &StartFrom,
-        state: &StartState,
+        question: &StartQuestion<'_>,
     ) -> Step<BrokerFacts> {
-        let cluster = self.core.cluster(&row.spec.source.connection)?;
-        let has_state = state.newest.is_some() || state.chosen.is_some();
+        let cluster = self.core.cluster(&question.spec.source.connection)?;
         let now = self.core.now();
         self.insist(operation, "the brokers are asked", || async {
-            let asked = gather(&*cluster, &row.spec, from, has_state, now);
+            let asked = gather(&*cluster, question, now);
             tokio::select! {
                 facts = within(FACTS_DEADLINE, Code::KafkaTimeout, "Kafka", asked) => facts,
                 () = self.interrupted() => Err(Trouble::Interrupted),
@@ -951,7 +955,7 @@ impl JobTask {
         StopReport {
             checkpoint: outcome.checkpoint.clone(),
             position_lag: totals(&view, true).position_lag,
-            will_replay: Some(outcome.will_replay),
+            will_replay: outcome.will_replay,
             resume_from: resume_from(newest.map(|id| id.0), facts.row.spec.startup_mode.name()),
             fence: "none".to_owned(),
         }

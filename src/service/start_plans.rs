@@ -24,11 +24,10 @@ use crate::{
         code::Code,
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::JobSpec,
-        offset::Offset,
         resolver::{
             BrokerFacts, PartitionFacts, PlannedPartition, ResolvedStart, RestorableState,
-            SinkProgress, StartBasis, StartInputs, StartPolicies, StartReason, Warning,
-            needed_facts, resolve_positions,
+            SinkProgress, StartBasis, StartInputs, StartPolicies, Warning, needed_facts,
+            resolve_positions,
         },
         start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         topic::TopicPartition,
@@ -137,12 +136,11 @@ fn restorable(stored: StoredCheckpoint) -> RestorableState {
 /// that was read and nothing that is written in between is passed over.
 pub(crate) async fn gather(
     cluster: &dyn KafkaCluster,
-    spec: &JobSpec,
-    from: &StartFrom,
-    has_state: bool,
+    question: &StartQuestion<'_>,
     now: DateTime<Utc>,
 ) -> std::result::Result<BrokerFacts, KafkaError> {
-    let topics = cluster.describe_topics(&spec.source.topics).await?;
+    let source = &question.spec.source;
+    let topics = cluster.describe_topics(&source.topics).await?;
     let mut facts = BrokerFacts::default();
     for topic in &topics {
         if topic.partitions.is_none() {
@@ -160,10 +158,10 @@ pub(crate) async fn gather(
     if partitions.is_empty() {
         return Ok(facts);
     }
-    let needed = needed_facts(from, &spec.startup_mode, has_state, now.timestamp_millis());
+    let nothing = BrokerFacts::default();
+    let needed = needed_facts(&question.inputs(&nothing), now.timestamp_millis());
     if needed.group_offsets {
-        let group = &spec.source.group_id;
-        for (partition, committed) in cluster.group_offsets(group, &partitions).await? {
+        for (partition, committed) in cluster.group_offsets(&source.group_id, &partitions).await? {
             if let Some(known) = facts.partitions.get_mut(&partition) {
                 known.group_offset = Some(committed.offset);
             }
@@ -174,62 +172,63 @@ pub(crate) async fn gather(
             known.bounds = Some(bounds);
         }
     }
-    if let Some(timestamp_ms) = needed.timestamp_ms {
-        let led: Vec<TopicPartition> = facts
-            .partitions
-            .iter()
-            .filter(|(_, known)| known.bounds.is_some())
-            .map(|(partition, _)| partition.clone())
-            .collect();
-        let isolation = spec.source.isolation;
+    let led: Vec<TopicPartition> = facts
+        .partitions
+        .iter()
+        .filter(|(_, known)| known.bounds.is_some())
+        .map(|(partition, _)| partition.clone())
+        .collect();
+    for (timestamp_ms, asked) in needed.instants(&led) {
         let found = cluster
-            .offsets_for_timestamp(&led, timestamp_ms, isolation)
+            .offsets_for_timestamp(&asked, timestamp_ms, source.isolation)
             .await?;
         for (partition, offset) in found {
             if let Some(known) = facts.partitions.get_mut(&partition) {
-                known.at_timestamp = Some(not_beyond(offset, known));
+                known.at_timestamp = Some(offset);
             }
         }
     }
     Ok(facts)
 }
 
-/// A record that was written after the end was read: begin at that end, so that nothing before it is passed over.
-fn not_beyond(offset: Offset, known: &PartitionFacts) -> Offset {
-    known
-        .bounds
-        .map_or(offset, |bounds| offset.min(bounds.latest))
+/// What a start asks the resolver, before the brokers have answered.
+#[derive(Clone, Copy)]
+pub(crate) struct StartQuestion<'a> {
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) request: &'a StartRequest,
+    pub(crate) intent: &'a Intent,
+    pub(crate) state: &'a StartState,
+    pub(crate) sink: &'a SinkProgress,
 }
 
-/// Lets the one resolver decide.
-pub(crate) fn resolve(
-    spec: &JobSpec,
-    request: &StartRequest,
-    intent: &Intent,
-    state: &StartState,
-    sink: &SinkProgress,
-    facts: &BrokerFacts,
-) -> ResolvedStart {
-    let source = &spec.source;
-    resolve_positions(&StartInputs {
-        isolation: source.isolation,
-        startup_mode: &spec.startup_mode,
-        state: state.newest.as_ref(),
-        chosen: state.chosen.as_ref(),
-        sink,
-        from: &intent.from,
-        covered: intent.partitions.as_ref(),
-        policies: StartPolicies {
-            on_out_of_range: request.on_out_of_range.unwrap_or(source.on_out_of_range),
-            on_missing_group_offset: request
-                .on_missing_group_offset
-                .unwrap_or(source.on_missing_group_offset),
-            on_topic_recreated: request
-                .on_topic_recreated
-                .unwrap_or(source.on_topic_recreated),
-        },
-        facts,
-    })
+impl<'a> StartQuestion<'a> {
+    fn inputs(&self, facts: &'a BrokerFacts) -> StartInputs<'a> {
+        let (source, request) = (&self.spec.source, self.request);
+        StartInputs {
+            isolation: source.isolation,
+            startup_mode: &self.spec.startup_mode,
+            state: self.state.newest.as_ref(),
+            chosen: self.state.chosen.as_ref(),
+            sink: self.sink,
+            from: &self.intent.from,
+            covered: self.intent.partitions.as_ref(),
+            policies: StartPolicies {
+                on_out_of_range: request.on_out_of_range.unwrap_or(source.on_out_of_range),
+                on_missing_group_offset: request
+                    .on_missing_group_offset
+                    .unwrap_or(source.on_missing_group_offset),
+                on_topic_recreated: request
+                    .on_topic_recreated
+                    .unwrap_or(source.on_topic_recreated),
+            },
+            facts,
+        }
+    }
+
+    /// Lets the one resolver decide.
+    pub(crate) fn resolve(&self, facts: &'a BrokerFacts) -> ResolvedStart {
+        resolve_positions(&self.inputs(facts))
+    }
 }
 
 /// What has changed since a plan was made, in words; nothing means that its numbers still hold.
@@ -264,7 +263,8 @@ pub(crate) fn what_changed(
         .resolved
         .partitions
         .iter()
-        .filter(|planned| planned.reason != StartReason::NotSubscribedNow)
+        // One that the brokers did not report then may be unreported now: that is no change.
+        .filter(|planned| planned.is_read() && planned.earliest.is_some())
         .map(|planned| (planned.topic_partition(), planned))
         .collect();
     let then: BTreeSet<&TopicPartition> = planned.keys().collect();
@@ -312,9 +312,7 @@ pub(crate) fn start_checkpoint(
     now: DateTime<Utc>,
 ) -> Checkpoint {
     let positions = resolved
-        .partitions
-        .iter()
-        .filter(|planned| planned.reason != StartReason::NotSubscribedNow)
+        .read_partitions()
         .map(|planned| {
             let position = CheckpointPosition {
                 next_offset: planned.start_at,
@@ -479,9 +477,17 @@ impl Service {
         let intent = Intent::of_operator(request, row.pending_start.as_ref());
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;
-        let has_state = state.newest.is_some() || state.chosen.is_some();
+        // What the sink holds is only known to a start, which claims it.
+        let sink = SinkProgress::new();
+        let question = StartQuestion {
+            spec: &row.spec,
+            request,
+            intent: &intent,
+            state: &state,
+            sink: &sink,
+        };
         let asked = async {
-            let facts = gather(&*cluster, &row.spec, &intent.from, has_state, core.now());
+            let facts = gather(&*cluster, &question, core.now());
             let members = cluster.group_members(&row.spec.source.group_id);
             tokio::join!(facts, members)
         };
@@ -496,9 +502,7 @@ impl Service {
             .job(name)
         })?;
         let facts = facts.map_err(|error| ServiceError::from(error).job(name))?;
-        // What the sink holds is only known to a start, which claims it.
-        let sink = SinkProgress::new();
-        let resolved = resolve(&row.spec, request, &intent, &state, &sink, &facts);
+        let resolved = question.resolve(&facts);
         Ok(Decision {
             row,
             state,
@@ -515,7 +519,8 @@ mod tests {
     use super::*;
     use crate::model::{
         ids::{JobUid, PlanId},
-        resolver::{LogBounds, PlanTotals},
+        offset::Offset,
+        resolver::{LogBounds, PlanTotals, StartReason},
         topic::TopicId,
     };
 
@@ -567,6 +572,7 @@ mod tests {
             resolved: ResolvedStart {
                 basis: StartBasis::Checkpoint,
                 checkpoint: Some(CheckpointId(9)),
+                set_aside: None,
                 summary: String::new(),
                 partitions: vec![
                     planned("gone", 0, None, StartReason::NotSubscribedNow),

@@ -1,8 +1,9 @@
-//! Integration tests, on real services; `scripts/test` starts them. See docs/testing.md.
-
+//! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
 mod broker;
+mod dev;
+mod e2e;
 mod service;
 mod store;
 mod support;

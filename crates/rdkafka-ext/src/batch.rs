@@ -86,9 +86,14 @@ impl MessageBatch {
         if first.code != ErrorCode::NO_ERROR {
             return Some(self.event(start, &first));
         }
+        let mut previous = -1;
         let same = self.messages[start..].iter().take_while(|message| {
             let entry = Entry::read(**message);
-            entry.topic == first.topic
+            // Records that are delivered again stand behind later ones: the run ends where offsets go back.
+            let ascends = entry.offset > previous;
+            previous = entry.offset;
+            ascends
+                && entry.topic == first.topic
                 && entry.partition == first.partition
                 && entry.code == ErrorCode::NO_ERROR
         });
@@ -169,6 +174,7 @@ impl std::fmt::Debug for MessageBatch {
 struct Entry {
     topic: *mut sys::rd_kafka_topic_t,
     partition: i32,
+    offset: i64,
     code: ErrorCode,
 }
 
@@ -180,6 +186,7 @@ impl Entry {
             Self {
                 topic: (*message).rkt,
                 partition: (*message).partition,
+                offset: (*message).offset,
                 code: code(&raw const (*message).err),
             }
         }
@@ -189,7 +196,7 @@ impl Entry {
 /// A stretch of a batch.
 #[derive(Debug)]
 pub enum Run<'a> {
-    /// Consecutive records of one partition, offsets ascending.
+    /// Consecutive records of one partition, offsets strictly ascending.
     Records(RecordRun<'a>),
     /// The end of a partition was reached. Comes again each time the end is reached anew.
     EndOfPartition {

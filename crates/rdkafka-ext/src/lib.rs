@@ -14,6 +14,7 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod admin;
+mod allocator;
 mod batch;
 mod client;
 mod consumer;
@@ -26,6 +27,7 @@ pub use admin::{
     GroupOffset, GroupState, IsolationLevel, ListedOffset, OffsetSpec, PartitionInfo,
     PartitionOffset, TopicDescription, TopicId, TopicInfo, TopicMetadata,
 };
+pub use allocator::librdkafka_allocates_with_mimalloc;
 pub use batch::{
     EntryError, Header, MessageBatch, RecordRun, RecordView, Run, Timestamp, TimestampType,
 };

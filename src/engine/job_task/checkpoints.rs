@@ -1,10 +1,6 @@
 //! Checkpoints and commits: what the coordinator decides is carried out here.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -12,9 +8,8 @@ use tokio::time::Instant;
 use super::{Background, JobTask, failed_report, millis};
 use crate::{
     engine::{
-        backoff::Backoff,
         checkpoint_coordinator::{CoordinatorAction, CoordinatorEvent},
-        error::{JobError, KafkaError, StoreError},
+        error::{ErrorClass, JobError, KafkaError, StoreError},
         fetcher::LivePosition,
         group_commits::{self, PendingCommit},
         subtask::{Activity, Barrier, NewPartition, Prepared},
@@ -24,6 +19,7 @@ use crate::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
             FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
+        code::Code,
         ids::CheckpointId,
         job::CommitToGroup,
         job_status::CheckpointSummary,
@@ -36,10 +32,10 @@ use crate::{
 /// How often unchanged positions are confirmed in the store and committed again, because group offsets of a consumer that
 /// was assigned expire from the last commit.
 const CONFIRM_PERIOD: Duration = Duration::from_secs(30);
-/// Longest pause between attempts at the store.
-const STORE_PAUSE: Duration = Duration::from_secs(5);
 /// How long the end of a stop waits for the last commit to the group.
 const FINAL_COMMIT: Duration = Duration::from_secs(10);
+/// Most notes for the history that wait for a store that is away. Further ones are left out: checkpoints do not need them.
+const OPEN_NOTES: usize = 32;
 
 /// The attempt under way.
 pub(super) struct Attempt {
@@ -49,6 +45,8 @@ pub(super) struct Attempt {
     pub(super) prepared: Vec<Prepared>,
     /// What was sent to the store.
     pub(super) checkpoint: Option<Checkpoint>,
+    /// The write that sent it.
+    pub(super) store_write: Option<u64>,
 }
 
 impl JobTask {
@@ -91,8 +89,7 @@ impl JobTask {
             self.last.id,
             self.last.confirmed_at,
         );
-        self.background
-            .spawn(async move { Background::Noted(store.confirm(&lease, id, at).await) });
+        self.note(async move { store.confirm(&lease, id, at).await });
         if !self.commits.is_busy() {
             self.offer_commit(id, self.last_offsets.clone());
         }
@@ -107,12 +104,20 @@ impl JobTask {
 
     pub(super) fn send_barrier(&mut self, id: CheckpointId, kind: CheckpointKind) {
         self.waiters.append(&mut self.queued_waiters);
+        if let Some(stopping) = self
+            .stopping
+            .as_mut()
+            .filter(|_| kind == CheckpointKind::Stop)
+        {
+            stopping.attempt.get_or_insert(id);
+        }
         self.attempt = Some(Attempt {
             id,
             kind,
             started_at: self.run.clock.now(),
             prepared: Vec::new(),
             checkpoint: None,
+            store_write: None,
         });
         let barrier = Barrier {
             id,
@@ -139,9 +144,11 @@ impl JobTask {
                 state.position_id = id;
                 state.topic_id.clone_from(&resolved.topic_id);
             }
+            // A partition that a subtask does not have yet keeps what is stored of it.
             let next_offset = snapshot
                 .copied()
-                .or_else(|| resolved.map(|resolved| resolved.offset));
+                .or_else(|| resolved.map(|resolved| resolved.offset))
+                .or_else(|| self.last_offsets.get(partition).copied());
             let (position_id, topic_id) = (state.position_id, state.topic_id.clone());
             positions.insert(
                 partition.clone(),
@@ -171,14 +178,17 @@ impl JobTask {
             positions,
         };
         attempt.checkpoint = Some(checkpoint.clone());
-        let (store, lease, problem) = (
+        let (store, lease, write) = (
             Arc::clone(&self.run.store),
             self.run.lease,
-            Arc::clone(&self.store_problem),
+            self.store_writes.begin(),
         );
+        attempt.store_write = Some(write.key());
         let began = Instant::now();
         self.background.spawn(async move {
-            let outcome = until_known(&problem, || store.complete(&lease, &checkpoint)).await;
+            let outcome = write
+                .until_known(|| store.complete(&lease, &checkpoint))
+                .await;
             Background::Stored {
                 id,
                 outcome,
@@ -246,7 +256,7 @@ impl JobTask {
         if let Some(stopping) = self
             .stopping
             .as_mut()
-            .filter(|_| checkpoint.kind == CheckpointKind::Stop)
+            .filter(|stopping| stopping.attempt == Some(id))
         {
             stopping.report = Some(report.clone());
             stopping.deadline = stopping.deadline.max(Instant::now() + FINAL_COMMIT);
@@ -316,34 +326,58 @@ impl JobTask {
             phases,
             failure,
         };
-        let (store, lease, problem) = (
-            Arc::clone(&self.run.store),
-            self.run.lease,
-            Arc::clone(&self.store_problem),
-        );
-        self.background.spawn(async move {
-            Background::Noted(until_known(&problem, || store.record_failure(&lease, &failed)).await)
-        });
-        if attempt.kind == CheckpointKind::Stop {
+        self.note_failure(failed);
+        if self
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| stopping.attempt == Some(id))
+        {
             self.stop_failed(report);
         }
         self.publish();
     }
 
+    pub(super) fn note_failure(&mut self, failed: FailedCheckpoint) {
+        let (store, lease, write) = (
+            Arc::clone(&self.run.store),
+            self.run.lease,
+            self.store_writes.begin(),
+        );
+        self.note(write.until_known(move || {
+            let (store, failed) = (Arc::clone(&store), failed.clone());
+            async move { store.record_failure(&lease, &failed).await }
+        }));
+    }
+
+    /// Tells the store something that it can do without.
+    pub(super) fn note(
+        &mut self,
+        note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
+    ) {
+        if self.open_notes >= OPEN_NOTES {
+            tracing::debug!("the store is away: a note for the history is left out");
+            return;
+        }
+        self.open_notes += 1;
+        self.background
+            .spawn(async move { Background::Noted(note.await) });
+    }
+
     pub(super) fn name_the_slow_part(&self, failure: &mut CheckpointFailure) {
-        let mut worst = None;
+        let (mut flushing, mut sink_is_slow) = (false, false);
         for slow in &mut failure.slowest {
             let Some(subtask) = self.subtasks.get(slow.subtask as usize) else {
                 continue;
             };
             let activity = subtask.view.activity();
             slow.at = activity.name().to_owned();
-            worst = worst.max(Some(activity as u8));
+            flushing |= activity == Activity::SinkFlush;
+            sink_is_slow |= activity.waits_for_sink();
         }
-        if worst == Some(Activity::SinkFlush as u8) {
+        if flushing {
             failure.phase = "sink_flush".to_owned();
         }
-        if worst >= Some(Activity::SinkWrite as u8) {
+        if sink_is_slow {
             failure
                 .summary
                 .push_str("; the sink had not taken the records");
@@ -351,6 +385,7 @@ impl JobTask {
     }
 
     pub(super) fn on_noted(&mut self, outcome: Result<(), StoreError>) {
+        self.open_notes -= 1;
         match outcome {
             Ok(()) => {}
             // History and housekeeping: the next one is as good.
@@ -384,7 +419,13 @@ impl JobTask {
 
     pub(super) fn send_commit(&mut self, commit: PendingCommit) {
         let Some(committer) = self.committer.clone() else {
-            return;
+            let too_late = KafkaError {
+                operation: "commit to the group".to_owned(),
+                detail: "the job ended before it was sent".to_owned(),
+                code: Code::KafkaError,
+                class: ErrorClass::Infrastructure,
+            };
+            return self.on_committed(commit.id, &Err(too_late), Duration::ZERO);
         };
         let note = group_commits::note(self.run.install, &self.run.name, commit.id);
         self.background.spawn_blocking(move || {
@@ -423,8 +464,13 @@ impl JobTask {
         took: Option<Duration>,
     ) {
         if self.last.id == id {
+            let changed = self.last.group_commit.status != group_commit.status;
             self.last.group_commit = group_commit.clone();
             self.last.phases.group_commit_ms = took.map(millis);
+            // Offsets that were committed again, after the checkpoint's own commit had failed.
+            if changed && !self.awaiting_commit.contains_key(&id) {
+                self.note_outcome(id, self.last.phases, group_commit.clone());
+            }
         }
         let Some((mut report, waiters)) = self.awaiting_commit.remove(&id) else {
             return;
@@ -435,16 +481,7 @@ impl JobTask {
             // A caller that went away loses only the answer.
             let _unheard = waiter.send(report.clone());
         }
-        let (store, lease, problem) = (
-            Arc::clone(&self.run.store),
-            self.run.lease,
-            Arc::clone(&self.store_problem),
-        );
-        let (phases, group_commit) = (report.phases, group_commit.clone());
-        self.background.spawn(async move {
-            let note = || store.record_outcome(&lease, id, &phases, &group_commit);
-            Background::Noted(until_known(&problem, note).await)
-        });
+        self.note_outcome(id, report.phases, group_commit.clone());
         let is_last_of_stop = self
             .stopping
             .as_ref()
@@ -454,31 +491,17 @@ impl JobTask {
             self.stopped(Some(report));
         }
     }
-}
 
-/// Repeats a protected write until the store has said yes or no. Every one of them may be repeated after an unknown outcome.
-pub(super) async fn until_known<F, Fut>(
-    problem: &Mutex<Option<String>>,
-    mut write: F,
-) -> Result<(), StoreError>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<(), StoreError>>,
-{
-    let mut backoff = Backoff::up_to(STORE_PAUSE);
-    let note =
-        |detail: Option<String>| *problem.lock().unwrap_or_else(PoisonError::into_inner) = detail;
-    loop {
-        match write().await {
-            Err(StoreError::Unavailable(detail)) => {
-                note(Some(detail));
-                backoff.wait().await;
-            }
-            known => {
-                note(None);
-                return known;
-            }
-        }
+    fn note_outcome(&mut self, id: CheckpointId, phases: CheckpointPhases, commit: GroupCommit) {
+        let (store, lease, write) = (
+            Arc::clone(&self.run.store),
+            self.run.lease,
+            self.store_writes.begin(),
+        );
+        self.note(write.until_known(move || {
+            let (store, commit) = (Arc::clone(&store), commit.clone());
+            async move { store.record_outcome(&lease, id, &phases, &commit).await }
+        }));
     }
 }
 

@@ -7,14 +7,12 @@
 
 mod checkpoints;
 mod observation;
+mod store_writes;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use futures_util::FutureExt;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinSet},
@@ -36,7 +34,10 @@ use super::{
     },
 };
 use crate::model::{
-    checkpoint::{Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, GroupCommit},
+    checkpoint::{
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
+        GroupCommit, GroupCommitStatus,
+    },
     code::Code,
     ids::CheckpointId,
     job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
@@ -51,6 +52,8 @@ use crate::model::{
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
 /// How long subtasks may take to end after they were cancelled.
 const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
+/// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
+const SUBTASK_ABORT: Duration = Duration::from_secs(1);
 /// How long the client of a consumer thread may take to close; librdkafka may wait for a broker that is away.
 const CONSUMER_CLOSE: Duration = Duration::from_secs(3);
 /// How long the end of a run waits for calls that were made aside.
@@ -79,6 +82,10 @@ struct Stopping {
     required: bool,
     /// Until when the checkpoint may take.
     deadline: Instant,
+    asked_at: DateTime<Utc>,
+    /// The attempt that is this stop's own. One that an earlier, refused stop left behind does not count: records were
+    /// taken after it.
+    attempt: Option<CheckpointId>,
     refused: Vec<oneshot::Sender<StopRefused>>,
     /// The last checkpoint once it has completed, while its commit is awaited.
     report: Option<CheckpointReport>,
@@ -99,7 +106,6 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    Probed(Result<(), KafkaError>),
     LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
 }
 
@@ -126,11 +132,10 @@ pub(super) struct JobTask {
     output_before: bool,
     confirmed: Instant,
     thinned: Instant,
-    probed: Instant,
-    probing: bool,
     looked_up: Instant,
     looking_up: bool,
-    store_problem: Arc<Mutex<Option<String>>>,
+    store_writes: store_writes::StoreWrites,
+    open_notes: usize,
     lease_doubt: Option<String>,
     waiting: BTreeMap<Code, Waiting>,
     stopping: Option<Stopping>,
@@ -246,11 +251,10 @@ impl JobTask {
             output_before: false,
             confirmed: now,
             thinned: now,
-            probed: now,
-            probing: false,
             looked_up: now,
             looking_up: false,
-            store_problem: Arc::default(),
+            store_writes: store_writes::StoreWrites::default(),
+            open_notes: 0,
             lease_doubt: None,
             waiting: BTreeMap::new(),
             stopping: None,
@@ -308,7 +312,12 @@ impl JobTask {
                 })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        let (new_partitions, new_partition_receiver) = mpsc::channel(64);
+        // There is room for every partition that may come.
+        let to_come = self
+            .partitions
+            .values()
+            .filter(|state| state.subtask == subtask && state.live.is_none());
+        let (new_partitions, new_partition_receiver) = mpsc::channel(to_come.count().max(1));
         let task = SubtaskTask {
             subtask,
             batches,
@@ -326,7 +335,14 @@ impl JobTask {
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
-                (subtask, task.run().await)
+                let outcome = AssertUnwindSafe(task.run()).catch_unwind().await;
+                let outcome = outcome.unwrap_or_else(|panic| {
+                    Err(JobError::Panicked {
+                        part: format!("subtask {subtask}"),
+                        detail: consumer_thread::panic_text(panic.as_ref()),
+                    })
+                });
+                (subtask, outcome)
             }));
         self.subtasks.push(Subtask {
             barrier,
@@ -341,43 +357,102 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
+        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+            self.background.abort_all();
+        }
         self.cancel.cancel();
         // The committer shares the first consumer's client, which cannot close while it is held.
         self.committer = None;
-        let _some_were_stuck = tokio::time::timeout(SUBTASK_CLOSE, async {
+        let all_ended = tokio::time::timeout(SUBTASK_CLOSE, async {
             while self.tasks.join_next().await.is_some() {}
-        })
-        .await;
-        // A task that is stuck in its sink is ended here; its end of the hand-over closes with it.
-        self.tasks.shutdown().await;
+        });
+        let some_were_stuck = all_ended.await.is_err();
+        if some_were_stuck {
+            // A task that is stuck in its sink is ended here; its end of the hand-over closes with it.
+            let _still_stuck = tokio::time::timeout(SUBTASK_ABORT, self.tasks.shutdown()).await;
+        }
+        let cut_off = some_were_stuck
+            || self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.was_cut_off());
+        self.publish();
         let mut leaked_threads = 0;
         let deadline = Instant::now() + CONSUMER_CLOSE;
         for subtask in self.subtasks.drain(..) {
             let closed = tokio::time::timeout_at(deadline, subtask.thread_ended).await;
             leaked_threads += usize::from(closed.is_err());
         }
+        self.settle_calls().await;
+        leaked_threads += usize::from(self.commits.in_flight().is_some());
         if leaked_threads > 0 {
             tracing::warn!(
                 leaked_threads,
-                "consumer clients did not close in time; they are left to end by themselves"
+                "consumer clients or a commit did not end in time; they are left to end by themselves"
             );
         }
-        // What was to be noted of the last checkpoint is noted while the lease is still ours.
-        let _left_open = tokio::time::timeout(LAST_NOTES, async {
-            while self.background.join_next().await.is_some() {}
-        })
-        .await;
+        for (report, waiters) in std::mem::take(&mut self.awaiting_commit).into_values() {
+            let report = self.as_it_ended(report);
+            for waiter in waiters {
+                // A caller that went away loses only the answer.
+                let _unheard = waiter.send(report.clone());
+            }
+        }
+        let store_has_not_said = self
+            .attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.checkpoint.is_some());
+        let is_known = !cut_off && !store_has_not_said;
         match self.end.take() {
             Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(StopOutcome {
-                will_replay: self.unsaved_offsets(),
+                checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
+                will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
-                ..outcome
             }),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: "it ended without a reason".to_owned(),
             }),
+        }
+    }
+
+    /// Waits a moment for calls that were made aside: what they bring still counts, and the lease is still ours.
+    async fn settle_calls(&mut self) {
+        let deadline = Instant::now() + LAST_NOTES;
+        while let Ok(Some(done)) =
+            tokio::time::timeout_at(deadline, self.background.join_next()).await
+        {
+            match done {
+                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(
+                    Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
+                ) => self.on_background(done),
+            }
+        }
+    }
+
+    /// A stop's report with what became known after it was made.
+    fn as_it_ended(&self, report: CheckpointReport) -> CheckpointReport {
+        if self.last.id != report.id {
+            return report;
+        }
+        let mut group_commit = self.last.group_commit.clone();
+        if group_commit.status == GroupCommitStatus::Pending
+            && self.commits.in_flight() != Some(report.id)
+        {
+            group_commit = GroupCommit {
+                status: GroupCommitStatus::Failed,
+                error: Some("the job ended before it was sent".to_owned()),
+            };
+        }
+        CheckpointReport {
+            id: report.id,
+            status: "completed".to_owned(),
+            completed_at: Some(self.last.completed_at),
+            group_commit,
+            phases: self.last.phases,
+            failure: None,
         }
     }
 
@@ -419,7 +494,7 @@ impl JobTask {
             }) => self.on_stop(checkpoint, timeout, refused),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
-                self.coordinator.set_spec(spec, Instant::now());
+                self.coordinator.set_spec(spec);
             }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
@@ -427,7 +502,23 @@ impl JobTask {
     }
 
     fn on_trigger(&mut self, timeout: Option<Duration>, reply: oneshot::Sender<CheckpointReport>) {
+        if let Some(stopping) = &self.stopping {
+            // No record is taken any more: the stop's checkpoint covers everything that this one would.
+            let last = stopping
+                .attempt
+                .and_then(|id| self.awaiting_commit.get_mut(&id));
+            match last {
+                Some((_, waiters)) => waiters.push(reply),
+                None if stopping.attempt.is_some() => self.waiters.push(reply),
+                None => self.queued_waiters.push(reply),
+            }
+            return;
+        }
         self.queued_waiters.push(reply);
+        self.trigger_manual(timeout);
+    }
+
+    fn trigger_manual(&mut self, timeout: Option<Duration>) {
         let event = CoordinatorEvent::Trigger {
             kind: CheckpointKind::Manual,
             timeout,
@@ -442,7 +533,11 @@ impl JobTask {
         refused: oneshot::Sender<StopRefused>,
     ) {
         if checkpoint == StopCheckpoint::None {
-            return self.stopped(None);
+            let last = self
+                .stopping
+                .as_ref()
+                .and_then(|stopping| stopping.report.clone());
+            return self.stopped(last);
         }
         let deadline = Instant::now() + timeout;
         if let Some(stopping) = &mut self.stopping {
@@ -455,6 +550,8 @@ impl JobTask {
         self.stopping = Some(Stopping {
             required,
             deadline,
+            asked_at: self.run.clock.now(),
+            attempt: None,
             refused: vec![refused],
             report: None,
         });
@@ -471,7 +568,7 @@ impl JobTask {
         if self.end.is_none() {
             self.end = Some(JobEnd::Stopped(StopOutcome {
                 checkpoint,
-                will_replay: 0,
+                will_replay: None,
                 leaked_threads: 0,
             }));
         }
@@ -524,8 +621,10 @@ impl JobTask {
         match event {
             SubtaskEvent::Prepared(prepared) => {
                 let (id, subtask) = (prepared.id, prepared.subtask);
-                if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) {
-                    attempt.prepared.push(prepared);
+                match self.attempt.as_mut().filter(|attempt| attempt.id == id) {
+                    Some(attempt) => attempt.prepared.push(prepared),
+                    // Late: the next attempt covers it, and says that there was output.
+                    None => self.output_before |= prepared.has_output,
                 }
                 self.coordinate(CoordinatorEvent::Prepared { id, subtask });
             }
@@ -547,7 +646,6 @@ impl JobTask {
             Ok(Background::Committed { id, outcome, took }) => {
                 self.on_committed(id, &outcome, took);
             }
-            Ok(Background::Probed(outcome)) => self.on_probed(&outcome),
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
@@ -577,25 +675,40 @@ impl JobTask {
             // The checkpoint is stored; only its commit to the group is open.
             return self.stopped(Some(report));
         }
-        let phase = if self
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.checkpoint.is_some())
-        {
-            "store"
-        } else {
-            "barrier"
-        };
-        let failure = CheckpointFailure {
+        let (own, asked_at) = (stopping.attempt, stopping.asked_at);
+        let under_way = self.attempt.as_ref().map(|attempt| attempt.id);
+        if let Some(id) = own.filter(|own| under_way == Some(*own)) {
+            let actions = self.coordinator.give_up(id, Instant::now());
+            if actions.is_empty() {
+                return self.stop_failed(uncertain_report(id));
+            }
+            return self.carry_out(actions);
+        }
+        self.coordinator.withdraw(CheckpointKind::Stop);
+        let now = self.run.clock.now();
+        let in_the_way = under_way.map_or_else(String::new, |id| {
+            format!(": checkpoint {id} was still under way")
+        });
+        let mut failure = CheckpointFailure {
             code: Code::CheckpointTimeout.to_string(),
-            phase: phase.to_owned(),
-            summary: "the last checkpoint did not complete within the stop's timeout".to_owned(),
-            slowest: Vec::new(),
+            phase: "barrier".to_owned(),
+            summary: format!(
+                "the last checkpoint could not begin within the stop's timeout{in_the_way}"
+            ),
+            slowest: self.coordinator.missing(Instant::now()),
         };
-        let id = self
-            .attempt
-            .as_ref()
-            .map_or_else(|| self.coordinator.next_id(), |attempt| attempt.id);
+        self.name_the_slow_part(&mut failure);
+        let id = self.coordinator.spend_id();
+        self.last_failed = Some((id, failure.clone()));
+        self.note_failure(FailedCheckpoint {
+            id,
+            kind: CheckpointKind::Stop,
+            epoch: self.run.lease.epoch,
+            started_at: asked_at,
+            failed_at: now,
+            phases: CheckpointPhases::default(),
+            failure: failure.clone(),
+        });
         self.stop_failed(failed_report(id, CheckpointPhases::default(), failure));
     }
 
@@ -613,8 +726,11 @@ impl JobTask {
             });
         }
         self.coordinator.set_periodic(true);
-        self.coordinator.withdraw(CheckpointKind::Stop);
         self.apply_intake();
+        if !self.queued_waiters.is_empty() {
+            // They waited for the stop's checkpoint.
+            self.trigger_manual(None);
+        }
         self.publish();
     }
 }
@@ -631,6 +747,20 @@ fn failed_report(
         group_commit: GroupCommit::OFF,
         phases,
         failure: Some(failure),
+    }
+}
+
+/// A checkpoint that was sent to the store, which has not said whether it keeps it.
+fn uncertain_report(id: CheckpointId) -> CheckpointReport {
+    let failure = CheckpointFailure {
+        code: Code::CheckpointTimeout.to_string(),
+        phase: "store".to_owned(),
+        summary: "the store has not said whether it keeps the checkpoint".to_owned(),
+        slowest: Vec::new(),
+    };
+    CheckpointReport {
+        status: "uncertain".to_owned(),
+        ..failed_report(id, CheckpointPhases::default(), failure)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,62 +29,31 @@ use crate::{
 
 /// How often partitions without a leader are asked for.
 const PENDING_PERIOD: Duration = Duration::from_secs(2);
-/// How often a cluster that was lost is asked whether it answers again.
-const PROBE_PERIOD: Duration = Duration::from_secs(1);
 /// How often the history is thinned.
 const THIN_PERIOD: Duration = Duration::from_secs(60);
 
 impl JobTask {
     pub(super) fn on_tick(&mut self) {
-        self.watch_kafka();
+        let kafka_problem = self
+            .subtasks
+            .iter()
+            .find_map(|subtask| subtask.reachability.problem());
+        self.note_waiting(Code::KafkaUnreachable, kafka_problem);
         self.watch_pending();
         let sink_problem = self
             .subtasks
             .iter()
             .find_map(|subtask| subtask.view.sink_problem());
         self.note_waiting(Code::SinkError, sink_problem);
-        let store_problem = self
-            .store_problem
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        self.note_waiting(
-            Code::StoreUnreachable,
-            self.lease_doubt.clone().or(store_problem),
-        );
+        let store_problem = self.lease_doubt.clone();
+        let store_problem = store_problem.or_else(|| self.store_writes.problem());
+        self.note_waiting(Code::StoreUnreachable, store_problem);
         if self.thinned.elapsed() >= THIN_PERIOD {
             self.thinned = Instant::now();
             let (store, lease) = (Arc::clone(&self.run.store), self.run.lease);
-            self.background
-                .spawn(async move { Background::Noted(store.thin(&lease).await) });
+            self.note(async move { store.thin(&lease).await });
         }
         self.publish();
-    }
-
-    pub(super) fn watch_kafka(&mut self) {
-        let problem = self
-            .subtasks
-            .iter()
-            .find_map(|subtask| subtask.reachability.problem());
-        if problem.is_some() && !self.probing && self.probed.elapsed() >= PROBE_PERIOD {
-            self.probing = true;
-            let kafka = Arc::clone(&self.run.kafka);
-            self.background
-                .spawn(async move { Background::Probed(kafka.check().await) });
-        }
-        self.note_waiting(Code::KafkaUnreachable, problem);
-    }
-
-    pub(super) fn on_probed(&mut self, outcome: &Result<(), KafkaError>) {
-        self.probing = false;
-        self.probed = Instant::now();
-        for subtask in &self.subtasks {
-            match outcome {
-                Ok(()) => subtask.reachability.regained(),
-                Err(error) => subtask.reachability.lost(error.to_string()),
-            }
-        }
-        self.on_tick();
     }
 
     pub(super) fn watch_pending(&mut self) {
@@ -172,11 +141,6 @@ impl JobTask {
                 .map(|subtask| of(&subtask.view.counters).load(Ordering::Relaxed))
                 .sum()
         };
-        let uncertain = self
-            .store_problem
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some();
         let status = JobStatus {
             epoch: self.run.lease.epoch,
             since: self.since,
@@ -191,7 +155,9 @@ impl JobTask {
                 id: attempt.id,
                 kind: attempt.kind,
                 started_at: attempt.started_at,
-                uncertain: attempt.checkpoint.is_some() && uncertain,
+                uncertain: attempt
+                    .store_write
+                    .is_some_and(|write| self.store_writes.is_unanswered(write)),
             }),
             last_failed: self.last_failed.clone(),
             consecutive_failures: self.consecutive_failures,

@@ -70,7 +70,7 @@ pub struct StopReport {
 pub struct CheckpointReport {
     /// Its number.
     pub id: CheckpointId,
-    /// `completed` or `failed`.
+    /// `completed`, `failed`, or `uncertain` when the store has not said whether it keeps it.
     pub status: String,
     /// When it was stored.
     pub completed_at: Option<DateTime<Utc>>,

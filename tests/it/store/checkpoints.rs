@@ -6,7 +6,8 @@ use handover::{
     engine::{error::StoreError, ports::CheckpointStore},
     model::{
         checkpoint::{
-            CheckpointKind, CheckpointPosition, CheckpointStatus, GroupCommit, GroupCommitStatus,
+            CheckpointKind, CheckpointPhases, CheckpointPosition, CheckpointStatus, GroupCommit,
+            GroupCommitStatus,
         },
         ids::CheckpointId,
         topic::TopicPartition,
@@ -425,27 +426,33 @@ async fn confirmations_and_group_commits_are_added_later() {
     assert_eq!(read().await.confirmed_at, Some(later));
     assert_eq!(read().await.ended_at, stored.completed_at);
 
+    let phases = CheckpointPhases {
+        barrier_ms: Some(3),
+        store_ms: Some(5),
+        group_commit_ms: Some(17),
+        ..CheckpointPhases::default()
+    };
     let refused = GroupCommit {
         status: GroupCommitStatus::Failed,
         error: Some("coordinator\0gone".to_owned()),
     };
     world
         .store
-        .record_group_commit(&lease, stored.id, &refused, Duration::from_millis(17))
+        .record_outcome(&lease, stored.id, &phases, &refused)
         .await
         .unwrap();
     assert_eq!(
         read().await.group_commit.error.as_deref(),
         Some("coordinator\u{fffd}gone")
     );
-    assert_eq!(read().await.phases.group_commit_ms, Some(17));
+    assert_eq!(read().await.phases, phases);
     let displaced = GroupCommit {
         status: GroupCommitStatus::Displaced,
         error: None,
     };
     world
         .store
-        .record_group_commit(&lease, stored.id, &displaced, Duration::from_millis(17))
+        .record_outcome(&lease, stored.id, &CheckpointPhases::default(), &displaced)
         .await
         .unwrap();
     assert_eq!(

@@ -31,6 +31,7 @@ async fn a_plan_comes_back_as_it_was_stored() {
         resolved: ResolvedStart {
             basis: StartBasis::Checkpoint,
             checkpoint: Some(CheckpointId(7)),
+            set_aside: None,
             summary: "resumes".to_owned(),
             partitions: Vec::new(),
             totals: PlanTotals::default(),

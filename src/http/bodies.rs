@@ -1,0 +1,302 @@
+//! The bodies that callers send, as the document describes them.
+//!
+//! Bodies are read by the model, which reports every fault at once; serde would stop at the first. These types only
+//! describe them for the OpenAPI document: what may be left out, which is nearly everything. Tests compare their members
+//! with what the model reads.
+
+use std::collections::BTreeMap;
+
+use utoipa::ToSchema;
+
+use crate::model::{
+    duration::HumanDuration,
+    job::{CommitToGroup, Format, Isolation, LogFormat, PositionPolicy},
+    start::StopCheckpoint,
+    startup_mode::StartupMode,
+};
+
+macro_rules! described {
+    ($($item:item)*) => {
+        $(
+            #[derive(ToSchema)]
+            #[expect(dead_code, reason = "only describes a body in the document")]
+            $item
+        )*
+    };
+}
+
+described! {
+    /// A job's spec as callers send it; what is left out has its default.
+    #[serde(deny_unknown_fields)]
+    #[schema(example = json!({
+        "labels": {"team": "payments"},
+        "source": {"connection": "main", "topics": ["orders"]},
+        "startup_mode": {"mode": "earliest"},
+        "checkpoint": {"interval": "10s"},
+        "sink": {"type": "blackhole"}
+    }))]
+    pub(super) struct JobSpecDocument {
+        /// Free labels to filter by.
+        labels: Option<BTreeMap<String, String>>,
+        /// What to read.
+        source: SourceDocument,
+        /// Number of subtasks, each with its own Kafka client; partitions are spread by Flink's owner rule.
+        #[schema(minimum = 1, maximum = 64, default = 1)]
+        parallelism: Option<u32>,
+        /// Where to begin when there is no checkpoint. Has no default: choosing it is the user's decision.
+        startup_mode: StartupMode,
+        /// When to checkpoint.
+        checkpoint: Option<CheckpointTimesDocument>,
+        /// Where the records go.
+        sink: SinkDocument,
+    }
+
+    /// What a job reads.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct SourceDocument {
+        /// Name of a Kafka connection of the server's file.
+        connection: String,
+        /// The topics.
+        #[schema(min_items = 1, max_items = 1000)]
+        topics: Vec<String>,
+        /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
+        group_id: Option<String>,
+        /// Whether another job may use the same group on the same connection.
+        #[schema(default = false)]
+        allow_shared_group: Option<bool>,
+        /// Which records are seen.
+        #[schema(default = "read_committed", inline)]
+        isolation: Option<Isolation>,
+        /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+        #[schema(default = "bytes", inline)]
+        format: Option<Format>,
+        /// Whether completed checkpoints are committed to the group.
+        #[schema(default = "on-checkpoint", inline)]
+        commit_to_group: Option<CommitToGroup>,
+        /// What a start does when a stored position lies outside the log.
+        #[schema(default = "fail", inline)]
+        on_out_of_range: Option<PositionPolicy>,
+        /// What a start does when a group offset is asked for and the group has none.
+        #[schema(default = "fail", inline)]
+        on_missing_group_offset: Option<PositionPolicy>,
+        /// What a start does when a topic was deleted and created again (its topic id changed).
+        #[schema(default = "fail", inline)]
+        on_topic_recreated: Option<PositionPolicy>,
+        /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
+        properties: Option<BTreeMap<String, String>>,
+    }
+
+    /// When to checkpoint.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct CheckpointTimesDocument {
+        /// Time between the triggers of periodic checkpoints.
+        #[schema(default = "10s", inline)]
+        interval: Option<HumanDuration>,
+        /// How long an attempt may take until the sink has said yes.
+        #[schema(default = "60s", inline)]
+        timeout: Option<HumanDuration>,
+        /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
+        #[schema(default = "0s", inline)]
+        min_pause: Option<HumanDuration>,
+    }
+
+    /// Where the records go.
+    #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
+    pub(super) enum SinkDocument {
+        /// Counts records and drops them.
+        Blackhole,
+        /// Prints each record as a line on the server's standard output.
+        Log {
+            /// How a line looks.
+            #[schema(default = "json", inline)]
+            format: Option<LogFormat>,
+            /// Bytes of a value (and of a key) that are printed; longer ones are cut and marked.
+            #[schema(default = 1024, maximum = 1_048_576)]
+            max_value_bytes: Option<u32>,
+        },
+    }
+
+    /// How to start.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct StartBody {
+        /// From where: a pending one-shot start, the newest checkpoint or the startup mode (`auto`), or as said.
+        #[schema(default = "auto", inline)]
+        from: Option<StartWord>,
+        /// With `from: checkpoint`: its number; the newest completed one if it is left out.
+        checkpoint: Option<i64>,
+        /// With `from: timestamp`: the instant, RFC 3339 with an explicit offset.
+        #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]
+        timestamp: Option<String>,
+        /// With `from: ago`: how long ago.
+        #[schema(inline)]
+        duration: Option<HumanDuration>,
+        /// With `from: specific-offsets`: topic to partition to next offset to read.
+        offsets: Option<BTreeMap<String, BTreeMap<String, i64>>>,
+        /// With `from: shift`: by how many offsets; negative reads again.
+        by: Option<i64>,
+        /// Which partitions `from` moves: topic to partition numbers. The others keep their checkpointed positions.
+        partitions: Option<BTreeMap<String, Vec<i32>>>,
+        /// A plan that was looked at: the start uses exactly its numbers or fails with `plan-stale`.
+        plan: Option<String>,
+        /// Overrides the spec's `on_out_of_range` for this start.
+        #[schema(inline)]
+        on_out_of_range: Option<PositionPolicy>,
+        /// Overrides the spec's `on_missing_group_offset` for this start.
+        #[schema(inline)]
+        on_missing_group_offset: Option<PositionPolicy>,
+        /// Overrides the spec's `on_topic_recreated` for this start.
+        #[schema(inline)]
+        on_topic_recreated: Option<PositionPolicy>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// From where a start begins.
+    #[serde(rename_all = "kebab-case")]
+    pub(super) enum StartWord {
+        Auto,
+        Checkpoint,
+        Earliest,
+        Latest,
+        Timestamp,
+        Ago,
+        SpecificOffsets,
+        GroupOffsets,
+        Shift,
+    }
+
+    /// How to stop.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct StopBody {
+        /// How the last checkpoint is treated.
+        #[schema(default = "best-effort", inline)]
+        checkpoint: Option<StopCheckpoint>,
+        /// How long the checkpoint may take, up to `10m`.
+        #[schema(default = "30s", inline)]
+        timeout: Option<HumanDuration>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// How to take a checkpoint.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct CheckpointBody {
+        /// How long the attempt may take; the spec's `checkpoint.timeout` if nothing is said.
+        #[schema(inline)]
+        timeout: Option<HumanDuration>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// A startup mode, and what is meant by it.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct StartupModeBody {
+        /// The mode.
+        mode: ModeWord,
+        /// With mode `timestamp`: the instant, RFC 3339 with an explicit offset.
+        #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]
+        timestamp: Option<String>,
+        /// With mode `specific-offsets`: topic to partition to next offset to read.
+        offsets: Option<BTreeMap<String, BTreeMap<String, i64>>>,
+        /// What is meant. May be left out as long as the job has no checkpoint.
+        #[schema(inline)]
+        apply: Option<Apply>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// The startup modes.
+    #[serde(rename_all = "kebab-case")]
+    pub(super) enum ModeWord {
+        GroupOffsets,
+        Earliest,
+        Latest,
+        Timestamp,
+        SpecificOffsets,
+    }
+
+    /// What a change of the startup mode means.
+    #[serde(rename_all = "kebab-case")]
+    pub(super) enum Apply {
+        /// Stored for a job without state.
+        IfNoState,
+        /// The next start by an operator uses it, once.
+        NextStart,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema;
+
+    use super::*;
+    use crate::model::{
+        field_error::FieldError,
+        ids::JobName,
+        job::{CheckpointSpec, JobSpec, SourceSpec},
+        start::{CheckpointRequest, StartRequest, StopRequest},
+    };
+
+    fn members<T: PartialSchema>() -> BTreeSet<String> {
+        let schema = serde_json::to_value(T::schema()).unwrap();
+        schema["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect()
+    }
+
+    /// What a reader says it knows when it meets a member that is like no other.
+    fn known(errors: Vec<FieldError>) -> BTreeSet<String> {
+        let text = errors
+            .into_iter()
+            .find(|error| error.unknown_member)
+            .unwrap()
+            .message;
+        let (_, names) = text.split_once("known here: ").unwrap();
+        names.split(", ").map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn described_bodies_have_the_members_that_are_read() {
+        let odd: Value = json!({"zzzzzzzzzzzzzzzzzzzz": 1});
+        assert_eq!(
+            members::<StartBody>(),
+            known(StartRequest::read(&odd).unwrap_err())
+        );
+        assert_eq!(
+            members::<StopBody>(),
+            known(StopRequest::read(&odd).unwrap_err())
+        );
+        assert_eq!(
+            members::<CheckpointBody>(),
+            known(CheckpointRequest::read(&odd).unwrap_err())
+        );
+        let job = JobName::new("orders").unwrap();
+        assert_eq!(
+            members::<JobSpecDocument>(),
+            known(JobSpec::read(&job, &odd).unwrap_err())
+        );
+    }
+
+    #[test]
+    fn the_spec_that_is_sent_has_the_members_of_the_spec_that_is_shown() {
+        assert_eq!(members::<JobSpecDocument>(), members::<JobSpec>());
+        assert_eq!(members::<SourceDocument>(), members::<SourceSpec>());
+        assert_eq!(
+            members::<CheckpointTimesDocument>(),
+            members::<CheckpointSpec>()
+        );
+    }
+
+    #[test]
+    fn the_example_of_a_spec_is_one() {
+        let schema = serde_json::to_value(JobSpecDocument::schema()).unwrap();
+        let example = &schema["example"];
+        JobSpec::read(&JobName::new("orders").unwrap(), example).unwrap();
+    }
+}

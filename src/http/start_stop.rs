@@ -1,0 +1,138 @@
+//! Starting and stopping a job, and the plan of a start.
+
+use std::sync::Arc;
+
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
+
+use super::{
+    bodies::{StartBody, StopBody},
+    context::Context,
+    extract::{AcceptsJson, CalledBy, JobPath, Query},
+    json_body::OptionalJsonBody,
+    openapi::problems,
+    problem::Problem,
+    specs::DryRunQuery,
+    wait::{Wait, WaitQuery, accepted},
+};
+use crate::{
+    model::{
+        code::Code,
+        operation::Operation,
+        start::{StartRequest, StopRequest},
+        views::StartPlanView,
+    },
+    service::Service,
+};
+
+problems!(PlanProblems: JobNotFound, CheckpointNotFound, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, KafkaTimeout);
+problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
+problems!(StopProblems: UnknownMember, JobNotFound, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
+
+/// Show where a start would begin
+///
+/// Partition by partition, and why, with the records that would be read again, passed over, or are gone. Pass the plan's id
+/// to a start to have exactly these numbers. For other beginnings: `POST start?dry_run=true` with a body.
+#[utoipa::path(
+    get, path = "/api/v1/jobs/{job}/start-plan", operation_id = "getStartPlan", tag = "start and stop",
+    params(("job" = String, Path, description = "The job's name", example = "orders")),
+    responses((status = 200, description = "The plan", body = StartPlanView), PlanProblems),
+)]
+pub(super) async fn get_start_plan(
+    State(service): State<Service>,
+    _: AcceptsJson,
+    JobPath(job): JobPath,
+) -> Result<Json<StartPlanView>, Problem> {
+    Ok(Json(service.start_plan(&job, &StartRequest::auto()).await?))
+}
+
+/// Start the job
+///
+/// From its newest checkpoint, or as `from` says. The positions are stored before the first record is fetched. Starting a
+/// job that runs succeeds with `"changed": false`, unless the body says where to begin (409 `job-running`).
+#[utoipa::path(
+    post, path = "/api/v1/jobs/{job}/start", operation_id = "startJob", tag = "start and stop",
+    params(
+        ("job" = String, Path, description = "The job's name", example = "orders"),
+        WaitQuery, DryRunQuery,
+        ("Prefer" = Option<String>, Header, description = "`wait=30` means `?wait=30s`"),
+        ("Handover-Reason" = Option<String>, Header, description = "Why, for the history"),
+    ),
+    request_body(content = Option<StartBody>, description = "Where to begin; an empty body means `{}`", content_type = "application/json",
+        examples(("bare" = (value = json!({}))), ("replay" = (value = json!({"from": "timestamp", "timestamp": "2026-11-28T02:00:00+01:00", "reason": "INC-4711"}))), ("as planned" = (value = json!({"plan": "pl_01kbe7q2m8h4w1v5x9c3n6t0rz"}))))),
+    responses(
+        (status = 200, description = "With `wait`: started. With `dry_run`: the plan, nothing was started", body = StartAnswer),
+        (status = 202, description = "Taken on; follow the operation", body = Operation, headers(("Location" = String, description = "The operation"))),
+        StartProblems
+    ),
+)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each one reads a part of the request"
+)]
+pub(super) async fn start_job(
+    State(service): State<Service>,
+    State(context): State<Arc<Context>>,
+    _: AcceptsJson,
+    CalledBy(caller): CalledBy,
+    JobPath(job): JobPath,
+    wait: Wait,
+    Query(query): Query<DryRunQuery>,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let request = StartRequest::read(&body)
+        .map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
+    if query.dry_run {
+        let plan = service.start_plan(&job, &request).await?;
+        return Ok(Json(&plan).into_response());
+    }
+    let taken_on = service.start(&job, &request, &caller).await?;
+    accepted(taken_on, wait, &service, &context).await
+}
+
+/// What a start answers with 200.
+#[derive(utoipa::ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "only describes the two shapes in the document")]
+enum StartAnswer {
+    Operation(Operation),
+    Plan(StartPlanView),
+}
+
+/// Stop the job
+///
+/// With a last checkpoint. When the operation has succeeded, nothing of the job can write any more, and its result says
+/// what a start will read again. Stopping a stopped job succeeds with `"changed": false`.
+#[utoipa::path(
+    post, path = "/api/v1/jobs/{job}/stop", operation_id = "stopJob", tag = "start and stop",
+    params(
+        ("job" = String, Path, description = "The job's name", example = "orders"),
+        WaitQuery,
+        ("Prefer" = Option<String>, Header, description = "`wait=30` means `?wait=30s`"),
+        ("Handover-Reason" = Option<String>, Header, description = "Why, for the history"),
+    ),
+    request_body(content = Option<StopBody>, description = "How to stop; an empty body means `{}`", content_type = "application/json",
+        examples(("bare" = (value = json!({}))), ("only with a checkpoint" = (value = json!({"checkpoint": "required", "timeout": "60s"}))))),
+    responses(
+        (status = 200, description = "With `wait`: stopped", body = Operation),
+        (status = 202, description = "Taken on; follow the operation", body = Operation, headers(("Location" = String, description = "The operation"))),
+        StopProblems
+    ),
+)]
+pub(super) async fn stop_job(
+    State(service): State<Service>,
+    State(context): State<Arc<Context>>,
+    _: AcceptsJson,
+    CalledBy(caller): CalledBy,
+    JobPath(job): JobPath,
+    wait: Wait,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let request =
+        StopRequest::read(&body).map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
+    let taken_on = service.stop(&job, &request, &caller).await?;
+    accepted(taken_on, wait, &service, &context).await
+}

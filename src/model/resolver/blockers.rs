@@ -1,0 +1,178 @@
+//! What stands against a start, one entry per code, each with the choices that decide it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use super::{Blocker, PlannedPartition, StartInputs};
+use crate::model::{
+    code::Code,
+    start::{PartitionsByTopic, StartFrom},
+    startup_mode::OffsetsByTopic,
+    topic::TopicPartition,
+};
+
+/// Blockers of one code are one entry with all its partitions.
+#[derive(Debug, Default)]
+pub(super) struct Blockers(BTreeMap<Code, Blocker>);
+
+impl Blockers {
+    /// Adds a partition. Only choices that decide every partition of the entry stay.
+    pub(super) fn add(
+        &mut self,
+        code: Code,
+        partition: &TopicPartition,
+        summary: &str,
+        choices: &[(&str, &str)],
+    ) {
+        let choices: Vec<Value> = choices
+            .iter()
+            .map(|(member, value)| json!({ *member: value }))
+            .collect();
+        let entry = self.entry(code, || choices.clone());
+        entry.choices.retain(|choice| choices.contains(choice));
+        entry.partitions.push(partition.clone());
+        append(&mut entry.summary, summary);
+    }
+
+    /// Adds what concerns no single partition.
+    pub(super) fn add_general(&mut self, code: Code, summary: &str) {
+        append(&mut self.entry(code, Vec::new).summary, summary);
+    }
+
+    fn entry(&mut self, code: Code, choices: impl FnOnce() -> Vec<Value>) -> &mut Blocker {
+        self.0.entry(code).or_insert_with(|| Blocker {
+            code,
+            partitions: Vec::new(),
+            summary: String::new(),
+            choices: choices(),
+        })
+    }
+
+    /// The list, completed by the choices that depend on all of an entry's partitions. A choice is what to merge into the
+    /// body of the start; `null` removes a member of it that would contradict.
+    pub(super) fn into_list(
+        mut self,
+        inputs: &StartInputs<'_>,
+        planned: &[PlannedPartition],
+    ) -> Vec<Blocker> {
+        for blocker in self.0.values_mut() {
+            let code = blocker.code;
+            let choice = if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
+                follow_sink(inputs, &blocker.partitions)
+            } else if code == Code::NoLeader {
+                without(inputs, &blocker.partitions, planned)
+            } else if code == Code::CheckpointNotFound {
+                Some(begin_automatically(inputs))
+            } else {
+                None
+            };
+            blocker.choices.extend(choice);
+        }
+        self.0.into_values().collect()
+    }
+}
+
+/// Begins the blocked partitions where the sink stands, and leaves the others to their checkpoint.
+///
+/// None where it would replace an intent that cannot be written together with it.
+fn follow_sink(inputs: &StartInputs<'_>, blocked: &[TopicPartition]) -> Option<Value> {
+    let (mut offsets, mut partitions) = match (inputs.from, inputs.covered) {
+        (StartFrom::Auto, _) | (StartFrom::Checkpoint { .. }, None) => {
+            (OffsetsByTopic::default(), PartitionsByTopic::default())
+        }
+        (StartFrom::SpecificOffsets { offsets }, Some(covered)) => {
+            (offsets.clone(), covered.clone())
+        }
+        _ => return None,
+    };
+    for partition in blocked {
+        let topic = partition.topic.to_string();
+        let held = inputs.sink.get(partition)?.next_offset;
+        let by_number = offsets.0.entry(topic.clone()).or_default();
+        by_number.insert(partition.partition, held);
+        let numbers = partitions.0.entry(topic).or_default();
+        numbers.insert(partition.partition);
+    }
+    let mut choice = Map::new();
+    choice.insert("from".to_owned(), json!("specific-offsets"));
+    choice.insert("offsets".to_owned(), json!(offsets));
+    choice.insert("partitions".to_owned(), json!(partitions));
+    remove_checkpoint(inputs, &mut choice);
+    Some(Value::Object(choice))
+}
+
+/// Narrows a one-shot start to the partitions that it can decide now.
+fn without(
+    inputs: &StartInputs<'_>,
+    blocked: &[TopicPartition],
+    planned: &[PlannedPartition],
+) -> Option<Value> {
+    let blocked: BTreeSet<&TopicPartition> = blocked.iter().collect();
+    let mut covered = inputs.covered.cloned().unwrap_or_default();
+    if inputs.covered.is_none() {
+        let read = planned.iter().filter(|planned| planned.is_read());
+        let mut names: Vec<TopicPartition> = read.map(PlannedPartition::topic_partition).collect();
+        if let StartFrom::SpecificOffsets { offsets } = inputs.from {
+            names.extend(offsets.by_partition().into_keys());
+        }
+        for name in names {
+            let numbers = covered.0.entry(name.topic.to_string()).or_default();
+            numbers.insert(name.partition);
+        }
+    }
+    for (topic, numbers) in &mut covered.0 {
+        numbers.retain(|number| !blocked.contains(&TopicPartition::new(topic.as_str(), *number)));
+    }
+    covered.0.retain(|_, numbers| !numbers.is_empty());
+    (!covered.0.is_empty()).then(|| json!({ "partitions": covered }))
+}
+
+fn begin_automatically(inputs: &StartInputs<'_>) -> Value {
+    let mut choice = Map::new();
+    choice.insert("from".to_owned(), json!("auto"));
+    remove_checkpoint(inputs, &mut choice);
+    if inputs.covered.is_some() {
+        choice.insert("partitions".to_owned(), Value::Null);
+    }
+    Value::Object(choice)
+}
+
+fn remove_checkpoint(inputs: &StartInputs<'_>, choice: &mut Map<String, Value>) {
+    if matches!(
+        inputs.from,
+        StartFrom::Checkpoint {
+            checkpoint: Some(_)
+        }
+    ) {
+        choice.insert("checkpoint".to_owned(), Value::Null);
+    }
+}
+
+/// Names partitions in a sentence: the first few, then how many more.
+pub(super) fn list(partitions: &[TopicPartition]) -> String {
+    const ENOUGH: usize = 10;
+    let shown: Vec<String> = partitions
+        .iter()
+        .take(ENOUGH)
+        .map(ToString::to_string)
+        .collect();
+    let mut text = shown.join(", ");
+    if partitions.len() > ENOUGH {
+        text.push_str(&format!(" and {} more", partitions.len() - ENOUGH));
+    }
+    text
+}
+
+/// Keeps a summary of many partitions readable: the first few, then a mark that there are more.
+fn append(summary: &mut String, part: &str) {
+    const ENOUGH: usize = 400;
+    if summary.is_empty() {
+        summary.push_str(part);
+    } else if summary.len() < ENOUGH {
+        summary.push_str("; ");
+        summary.push_str(part);
+    } else if !summary.ends_with("and more") {
+        summary.push_str("; and more");
+    }
+}

@@ -1,0 +1,180 @@
+//! What is known when a start is decided, and what has to be asked for first.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Named, StartInputs};
+use crate::model::{
+    checkpoint::CheckpointPosition,
+    ids::CheckpointId,
+    job::{Isolation, PositionPolicy},
+    offset::Offset,
+    start::{PartitionsByTopic, StartFrom},
+    startup_mode::StartupMode,
+    topic::{TopicId, TopicPartition},
+};
+
+/// The ends of a partition's log as the leader told them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogBounds {
+    /// First offset still in the log.
+    pub earliest: Offset,
+    /// End of what a `read_committed` consumer may see (last stable offset).
+    pub last_stable: Offset,
+    /// End of the log (high watermark).
+    pub latest: Offset,
+}
+
+impl LogBounds {
+    /// Up to where a job of this isolation can read.
+    #[must_use]
+    pub fn readable_end(&self, isolation: Isolation) -> Offset {
+        match isolation {
+            Isolation::ReadCommitted => self.last_stable,
+            Isolation::ReadUncommitted => self.latest,
+        }
+    }
+}
+
+/// What the brokers know of one partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PartitionFacts {
+    /// The topic's id; `None` if the broker has none.
+    pub topic_id: Option<TopicId>,
+    /// The log's ends; `None` while the partition has no leader.
+    pub bounds: Option<LogBounds>,
+    /// The group's committed offset.
+    pub group_offset: Option<Offset>,
+    /// The first offset at or after the instant asked for; `None` if there is none or no instant was asked for.
+    pub at_timestamp: Option<Offset>,
+}
+
+/// What the brokers know, as far as this start needs it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BrokerFacts {
+    /// Every partition of the topics read.
+    pub partitions: BTreeMap<TopicPartition, PartitionFacts>,
+    /// Topics of the spec that do not exist.
+    pub missing_topics: Vec<String>,
+}
+
+/// A checkpoint as the resolver needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestorableState {
+    /// The checkpoint's number.
+    pub id: CheckpointId,
+    /// Its positions.
+    pub positions: BTreeMap<TopicPartition, CheckpointPosition>,
+}
+
+/// How far a sink that keeps its own progress has come in one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinkPosition {
+    /// Everything before is in the sink.
+    pub next_offset: Offset,
+    /// The checkpoint that last decided this partition's position from outside, as the sink knows it.
+    pub position_id: CheckpointId,
+}
+
+/// What a sink found when it claimed its target; empty for sinks that keep no progress.
+pub type SinkProgress = BTreeMap<TopicPartition, SinkPosition>;
+
+/// The policies in force for this start: the spec's, or the caller's overrides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartPolicies {
+    /// For positions outside the log.
+    pub on_out_of_range: PositionPolicy,
+    /// For a group without an offset.
+    pub on_missing_group_offset: PositionPolicy,
+    /// For a topic with another id than the checkpoint's.
+    pub on_topic_recreated: PositionPolicy,
+}
+
+/// What a start has to ask the group and the log for, besides the ends of the logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NeededFacts<'a> {
+    /// The group's committed offsets.
+    pub group_offsets: bool,
+    /// The instant of `from`, for the partitions it covers.
+    by_intent: Option<i64>,
+    /// The instant of the startup mode, for the other ones.
+    by_mode: Option<i64>,
+    covered: Option<&'a PartitionsByTopic>,
+}
+
+impl NeededFacts<'_> {
+    /// The instants to look up, in milliseconds since 1970, each with its partitions; empty if none is needed.
+    ///
+    /// There may be two: `from` names one for the partitions it covers, the startup mode another for the rest.
+    pub fn instants<'p>(
+        &self,
+        partitions: impl IntoIterator<Item = &'p TopicPartition>,
+    ) -> BTreeMap<i64, Vec<TopicPartition>> {
+        let mut instants: BTreeMap<i64, Vec<TopicPartition>> = BTreeMap::new();
+        for partition in partitions {
+            if let Some(instant) = self.instant_for(partition) {
+                instants.entry(instant).or_default().push(partition.clone());
+            }
+        }
+        instants
+    }
+
+    fn instant_for(&self, partition: &TopicPartition) -> Option<i64> {
+        let is_covered = self
+            .covered
+            .is_none_or(|covered| covered.contains(partition));
+        self.by_intent.filter(|_| is_covered).or(self.by_mode)
+    }
+}
+
+/// Says which facts a start needs, so that none is asked for in vain: a group coordinator that is away must not hold up a
+/// start that resumes from a checkpoint. `now_ms` is the wall clock, for `ago`.
+#[must_use]
+pub fn needed_facts<'a>(inputs: &StartInputs<'a>, now_ms: i64) -> NeededFacts<'a> {
+    let by_intent = if let StartFrom::Timestamp { timestamp } = inputs.from {
+        Some(timestamp.timestamp_millis())
+    } else if let StartFrom::Ago { duration } = inputs.from {
+        Some(now_ms.saturating_sub(duration.as_millis()).max(0))
+    } else {
+        None
+    };
+    let intent_needs_group = matches!(
+        inputs.from,
+        StartFrom::GroupOffsets | StartFrom::SpecificOffsets { .. }
+    );
+    let (mode_needs_group, by_mode) = match inputs.startup_mode {
+        StartupMode::Timestamp { timestamp } => (false, Some(timestamp.timestamp_millis())),
+        StartupMode::GroupOffsets | StartupMode::SpecificOffsets { .. } => (true, None),
+        StartupMode::Earliest | StartupMode::Latest => (false, None),
+    };
+    let mode_counts = startup_mode_may_count(inputs);
+    NeededFacts {
+        group_offsets: intent_needs_group || (mode_counts && mode_needs_group),
+        by_intent,
+        by_mode: by_mode.filter(|_| mode_counts),
+        covered: inputs.covered,
+    }
+}
+
+/// Whether any partition may fall to the startup mode: without a checkpoint, or with one in which a partition still waits
+/// for its first position. Which partitions there are is not known yet, so this errs on the side of asking.
+fn startup_mode_may_count(inputs: &StartInputs<'_>) -> bool {
+    let moves_by_itself = inputs.is_one_shot() && !matches!(inputs.from, StartFrom::Shift { .. });
+    if moves_by_itself && inputs.covered.is_none() {
+        return false;
+    }
+    let Some(state) = inputs.state else {
+        return true;
+    };
+    let named = match inputs.named() {
+        Named::Found(named) => Some(named),
+        Named::Missing | Named::Nothing => None,
+    };
+    [Some(state), named]
+        .into_iter()
+        .flatten()
+        .flat_map(|known| known.positions.values())
+        .any(|position| position.next_offset.is_none())
+}

@@ -1,0 +1,250 @@
+//! Where every partition begins, and why: the one function that decides it.
+//!
+//! The REST start plan, a start, a restart of the server and the recovery after a crash all call [`resolve_positions`] and
+//! read the same answer, so a plan cannot promise what a start does not do. It is pure: state, intent and broker facts in,
+//! numbers and reasons out. Nothing symbolic ("latest", "group offset") leaves it, so no checkpoint ever holds a
+//! placeholder that could mean something else after a restart.
+//!
+//! The order of precedence, per partition:
+//! 1. what the operator asked for this once (`from`, or a pending one-shot start), where it covers the partition;
+//! 2. the checkpoint's position (and a sink's own progress, where the sink keeps one);
+//! 3. with a checkpoint that does not hold the partition: the earliest record, whatever the startup mode, because records
+//!    may have been written before the partition was noticed (FLIP-288);
+//! 4. the startup mode.
+//!
+//! A position may be left open only where rule 4 decides it again at the next look: a partition without a leader, under the
+//! startup mode. Whatever rule 1 to 3 say of such a partition becomes a number at once or stands against the start, because
+//! the checkpoint that is written next remembers numbers and not wishes.
+//!
+//! The parts: `facts` go in; `decide` says what is wanted for one partition and `place` holds that against its log;
+//! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `plan` comes out.
+
+mod blockers;
+mod decide;
+mod facts;
+mod movement;
+mod place;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use facts::{
+    BrokerFacts, LogBounds, NeededFacts, PartitionFacts, RestorableState, SinkPosition,
+    SinkProgress, StartPolicies, needed_facts,
+};
+pub use plan::{
+    Blocker, PlanTotals, PlannedPartition, ResolvedStart, StartBasis, StartReason, Warning,
+};
+
+use super::{
+    code::Code,
+    job::Isolation,
+    start::{PartitionsByTopic, StartFrom},
+    startup_mode::StartupMode,
+    topic::TopicPartition,
+};
+
+/// Everything the decision depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct StartInputs<'a> {
+    /// The job's isolation: `latest` and `to_read` are measured to what it can read.
+    pub isolation: Isolation,
+    /// The startup mode of the spec.
+    pub startup_mode: &'a StartupMode,
+    /// The newest completed checkpoint.
+    pub state: Option<&'a RestorableState>,
+    /// The checkpoint that `from: checkpoint` names; `None` for the newest, or if there is none of that number.
+    pub chosen: Option<&'a RestorableState>,
+    /// What the sink holds.
+    pub sink: &'a SinkProgress,
+    /// What was asked for this once.
+    pub from: &'a StartFrom,
+    /// Which partitions it covers; `None` for all.
+    pub covered: Option<&'a PartitionsByTopic>,
+    /// The policies.
+    pub policies: StartPolicies,
+    /// The brokers' answers. [`needed_facts`] does not look at them.
+    pub facts: &'a BrokerFacts,
+}
+
+/// The checkpoint that the operator asked for.
+#[derive(Debug, Clone, Copy)]
+enum Named<'a> {
+    /// None was asked for.
+    Nothing,
+    /// This one.
+    Found(&'a RestorableState),
+    /// One that does not exist.
+    Missing,
+}
+
+impl<'a> StartInputs<'a> {
+    fn named(&self) -> Named<'a> {
+        let StartFrom::Checkpoint { checkpoint } = self.from else {
+            return Named::Nothing;
+        };
+        let found = [self.state, self.chosen]
+            .into_iter()
+            .flatten()
+            .find(|known| checkpoint.is_none_or(|id| id == known.id));
+        found.map_or(Named::Missing, Named::Found)
+    }
+
+    /// Whether `from` speaks of this partition.
+    fn covers(&self, partition: &TopicPartition) -> bool {
+        self.covered
+            .is_none_or(|covered| covered.contains(partition))
+    }
+
+    /// Whether `from` sets positions itself, rather than taking them from a checkpoint.
+    fn is_one_shot(&self) -> bool {
+        match self.from {
+            StartFrom::Auto | StartFrom::Checkpoint { .. } => false,
+            StartFrom::Earliest
+            | StartFrom::Latest
+            | StartFrom::Timestamp { .. }
+            | StartFrom::Ago { .. }
+            | StartFrom::SpecificOffsets { .. }
+            | StartFrom::GroupOffsets
+            | StartFrom::Shift { .. } => true,
+        }
+    }
+
+    /// The newest checkpoint, if `from` restores another one.
+    fn left_for_another(&self) -> Option<&'a RestorableState> {
+        let Named::Found(named) = self.named() else {
+            return None;
+        };
+        self.state.filter(|state| state.id != named.id)
+    }
+}
+
+/// Decides where every partition begins. See the module.
+#[must_use]
+pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
+    let mut resolution = decide::Resolution::new(inputs);
+    let partitions: Vec<PlannedPartition> = resolution
+        .partitions_to_decide()
+        .iter()
+        .map(|partition| resolution.decide(partition))
+        .collect();
+    resolution.check_names(&partitions);
+
+    let basis = if inputs.is_one_shot() {
+        StartBasis::OneShot
+    } else if inputs.state.is_some() || matches!(inputs.from, StartFrom::Checkpoint { .. }) {
+        StartBasis::Checkpoint
+    } else {
+        StartBasis::StartupMode
+    };
+    let resumed = match inputs.named() {
+        Named::Found(named) => Some(named),
+        Named::Missing => None,
+        Named::Nothing => inputs.state,
+    };
+    let set_aside = if basis == StartBasis::OneShot {
+        inputs.state
+    } else {
+        inputs.left_for_another()
+    };
+    let totals = PlanTotals::of(&partitions);
+    let mut resolved = ResolvedStart {
+        basis,
+        checkpoint: resumed.map(|state| state.id),
+        set_aside: set_aside.map(|state| state.id),
+        summary: String::new(),
+        partitions,
+        totals,
+        blockers: Vec::new(),
+        warnings: Vec::new(),
+    };
+    resolved.summary = summary(inputs, &resolved);
+    resolved.warnings = warnings(inputs, &resolution, &resolved);
+    resolved.blockers = resolution.blockers.into_list(inputs, &resolved.partitions);
+    resolved
+}
+
+fn warnings(
+    inputs: &StartInputs<'_>,
+    resolution: &decide::Resolution<'_>,
+    resolved: &ResolvedStart,
+) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let mut read = resolved.read_partitions().peekable();
+    if resolved.basis == StartBasis::Checkpoint
+        && resolved.checkpoint.is_some()
+        && read.peek().is_some()
+        && !read.any(|planned| resolution.is_held(&planned.topic_partition()))
+    {
+        warnings.push(Warning {
+            code: Code::CheckpointHasNoSubscribedPartition,
+            summary: "the checkpoint holds none of the topics read now: every partition begins at its earliest record".to_owned(),
+        });
+    }
+    if let Some(id) = resolved.set_aside {
+        let whole = if inputs.covered.is_some() {
+            " for the partitions named"
+        } else {
+            ""
+        };
+        warnings.push(Warning {
+            code: Code::StateNotUsed,
+            summary: format!("checkpoint {id} is set aside{whole}; it is kept, and from=checkpoint with its number is the way back"),
+        });
+    }
+    if !resolution.leaderless.is_empty() {
+        let names = blockers::list(&resolution.leaderless);
+        warnings.push(Warning {
+            code: Code::NoLeader,
+            summary: format!(
+                "no leader answers for {names}; the other partitions go on and these follow"
+            ),
+        });
+    }
+    if !resolution.gone.is_empty() {
+        let names = blockers::list(&resolution.gone);
+        warnings.push(Warning {
+            code: Code::TopicRecreated,
+            summary: format!("the topic was created again without {names}; the positions stored for them are dropped"),
+        });
+    }
+    warnings
+}
+
+fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> String {
+    let mode = inputs.startup_mode.name();
+    let from = inputs.from.name();
+    let on = if inputs.covered.is_some() {
+        " on the partitions named"
+    } else {
+        ""
+    };
+    let mut text = match (resolved.basis, resolved.checkpoint) {
+        (StartBasis::Checkpoint, Some(id)) if inputs.covered.is_none() => {
+            format!("resume from checkpoint {id}; the startup mode ({mode}) is not used")
+        }
+        (StartBasis::Checkpoint, Some(id)) => format!("resume from checkpoint {id}{on}"),
+        (StartBasis::Checkpoint, None) => "the checkpoint asked for does not exist".to_owned(),
+        (StartBasis::OneShot, _) => format!("begin from {from}{on}, once"),
+        (StartBasis::StartupMode, _) => {
+            format!("no checkpoint: begin by the startup mode ({mode})")
+        }
+    };
+    if let Some(id) = resolved.set_aside {
+        let others = match inputs.covered {
+            Some(_) => "; the others resume from",
+            None => "; set aside is",
+        };
+        text.push_str(&format!("{others} checkpoint {id}"));
+    }
+    for (count, what) in [
+        (resolved.totals.replayed, "replayed"),
+        (resolved.totals.skipped, "skipped"),
+        (resolved.totals.lost, "lost"),
+    ] {
+        if count > 0 {
+            text.push_str(&format!("; {count} offsets {what}"));
+        }
+    }
+    text
+}

@@ -1,0 +1,200 @@
+//! The decision as it is shown, stored and carried out.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::model::{
+    code::Code,
+    ids::CheckpointId,
+    offset::Offset,
+    topic::{TopicId, TopicPartition},
+};
+
+/// Why a partition begins where it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartReason {
+    /// Stored position, inside the log.
+    Checkpoint,
+    /// The sink holds more than the checkpoint says: its own progress counts.
+    SinkProgress,
+    /// The partition appeared after the checkpoint: earliest, whatever the startup mode.
+    NewSinceCheckpoint,
+    /// First offset of the log.
+    StartupEarliest,
+    /// End of the log.
+    StartupLatest,
+    /// First record at or after the instant.
+    StartupTimestamp,
+    /// The given offset.
+    StartupSpecificOffset,
+    /// The group's committed offset.
+    StartupGroupOffset,
+    /// The stored or default position, moved by the number given.
+    Shift,
+    /// No record at or after the instant: end of the log.
+    TimestampPastEnd,
+    /// Not in the map of offsets: the group's offset.
+    SpecificMissingUsedGroup,
+    /// The group has no offset: the policy decided, or blocks.
+    GroupMissingUsedPolicy,
+    /// The position lies before the log's beginning: the policy decided, or blocks.
+    BelowEarliest,
+    /// The position lies beyond the log's end: the policy decided, or blocks.
+    BeyondLatest,
+    /// The topic has another id than the checkpoint says: the policy decided, or blocks.
+    TopicRecreated,
+    /// The checkpoint holds it, the spec no longer reads it.
+    NotSubscribedNow,
+    /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it.
+    PartitionGone,
+    /// It has no leader; its position is decided by the startup mode, and stored, before its first fetch.
+    NoLeader,
+}
+
+/// One partition of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedPartition {
+    /// Its topic.
+    pub topic: String,
+    /// Its number.
+    pub partition: i32,
+    /// Next record to read; `null` where a blocker, a missing leader or a dropped subscription leaves it open.
+    pub start_at: Option<Offset>,
+    /// Why.
+    pub reason: StartReason,
+    /// First offset of the log; `null` without a leader.
+    pub earliest: Option<Offset>,
+    /// Up to where the job can read; `null` without a leader.
+    pub readable_end: Option<Offset>,
+    /// Offsets from `start_at` to `readable_end`.
+    pub to_read: Option<i64>,
+    /// Offsets that were read already and will be read again.
+    pub replayed: i64,
+    /// Unread offsets that will be passed over; 0 without a checkpoint, where nothing was promised.
+    pub skipped: i64,
+    /// Unread offsets that the log no longer has.
+    pub lost: i64,
+    /// The topic's id; the stored one where the brokers do not tell it, so that the next start can still compare.
+    pub topic_id: Option<TopicId>,
+    /// The checkpoint that decided this position, if it is not this start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position_id: Option<CheckpointId>,
+}
+
+impl PlannedPartition {
+    /// The partition.
+    #[must_use]
+    pub fn topic_partition(&self) -> TopicPartition {
+        TopicPartition::new(self.topic.as_str(), self.partition)
+    }
+
+    /// Whether the start reads it. The others are only shown, so that nobody misses them: they are neither assigned nor
+    /// part of the next checkpoint.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        !matches!(
+            self.reason,
+            StartReason::NotSubscribedNow | StartReason::PartitionGone
+        )
+    }
+}
+
+/// What a plan rests on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StartBasis {
+    /// A checkpoint's positions.
+    Checkpoint,
+    /// The startup mode: there is no checkpoint.
+    StartupMode,
+    /// What the caller asked for this once, for some or all partitions.
+    OneShot,
+}
+
+/// Something that stands against a start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Blocker {
+    /// What it is.
+    pub code: Code,
+    /// Where.
+    pub partitions: Vec<TopicPartition>,
+    /// One sentence with the numbers.
+    pub summary: String,
+    /// Members that a start may carry to decide it.
+    #[schema(value_type = Vec<Object>)]
+    pub choices: Vec<serde_json::Value>,
+}
+
+/// Something to know before a start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Warning {
+    /// What it is.
+    pub code: Code,
+    /// One sentence.
+    pub summary: String,
+}
+
+/// The decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ResolvedStart {
+    /// What it rests on.
+    pub basis: StartBasis,
+    /// The checkpoint it resumes from or sets aside.
+    pub checkpoint: Option<CheckpointId>,
+    /// The checkpoint that `auto` would have resumed from and that this start leaves aside, for some or all partitions.
+    #[serde(default)]
+    pub set_aside: Option<CheckpointId>,
+    /// One sentence.
+    pub summary: String,
+    /// Each partition, in order.
+    pub partitions: Vec<PlannedPartition>,
+    /// Sums over the partitions.
+    pub totals: PlanTotals,
+    /// What stands against it; a start is refused while there is one.
+    pub blockers: Vec<Blocker>,
+    /// What to know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Sums of a plan.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlanTotals {
+    /// Offsets to read until the end as it is now, over the partitions where it is known.
+    pub to_read: i64,
+    /// Offsets that were read already and will be read again.
+    pub replayed: i64,
+    /// Unread offsets that will be passed over.
+    pub skipped: i64,
+    /// Unread offsets that the log no longer has.
+    pub lost: i64,
+    /// Partitions whose beginning is open.
+    pub undecided_partitions: usize,
+}
+
+impl ResolvedStart {
+    /// Whether this start leaves a checkpoint aside that `auto` would have resumed from.
+    #[must_use]
+    pub fn sets_state_aside(&self) -> bool {
+        self.set_aside.is_some()
+    }
+
+    /// The partitions that the start assigns and stores.
+    pub fn read_partitions(&self) -> impl Iterator<Item = &PlannedPartition> {
+        self.partitions.iter().filter(|planned| planned.is_read())
+    }
+}
+
+impl PlanTotals {
+    pub(super) fn of(partitions: &[PlannedPartition]) -> Self {
+        let mut totals = Self::default();
+        for planned in partitions.iter().filter(|planned| planned.is_read()) {
+            totals.to_read = totals.to_read.saturating_add(planned.to_read.unwrap_or(0));
+            totals.replayed = totals.replayed.saturating_add(planned.replayed);
+            totals.skipped = totals.skipped.saturating_add(planned.skipped);
+            totals.lost = totals.lost.saturating_add(planned.lost);
+            totals.undecided_partitions += usize::from(planned.start_at.is_none());
+        }
+        totals
+    }
+}

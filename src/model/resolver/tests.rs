@@ -1,0 +1,1322 @@
+//! Tables over the cases, each row a rule that somebody would be blamed for; the laws stand in `properties`.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{
+    checkpoint::CheckpointPosition,
+    code::Code,
+    ids::CheckpointId,
+    job::PositionPolicy,
+    offset::Offset,
+    start::StartRequest,
+    topic::{TopicId, TopicPartition},
+};
+
+mod properties;
+
+use PositionPolicy::{Earliest, Fail, Latest};
+
+const POLICIES: [PositionPolicy; 3] = [Fail, Earliest, Latest];
+/// The log of every partition unless a row says otherwise: 100 to 200, an open transaction from 190 on.
+const BOUNDS: (i64, i64, i64) = (100, 190, 200);
+
+/// Positions of a checkpoint: partition and next offset, `None` while it waits for the first one.
+type Positions<'a> = &'a [(i32, Option<i64>)];
+/// Instants to look up, each with its partitions.
+type Instants<'a> = &'a [(i64, &'a [i32])];
+
+/// Everything a decision depends on, owned.
+#[derive(Debug, Clone)]
+struct World {
+    isolation: Isolation,
+    mode: StartupMode,
+    state: Option<RestorableState>,
+    chosen: Option<RestorableState>,
+    sink: SinkProgress,
+    from: StartFrom,
+    covered: Option<PartitionsByTopic>,
+    policies: StartPolicies,
+    facts: BrokerFacts,
+}
+
+impl World {
+    /// A job with mode `latest` that reads `orders/0` and never ran.
+    fn new() -> Self {
+        let mut world = Self {
+            isolation: Isolation::ReadCommitted,
+            mode: StartupMode::Latest,
+            state: None,
+            chosen: None,
+            sink: SinkProgress::new(),
+            from: StartFrom::Auto,
+            covered: None,
+            policies: policies(Fail),
+            facts: BrokerFacts::default(),
+        };
+        world.facts.partitions.insert(orders(0), facts());
+        world
+    }
+
+    /// With checkpoint 9, whose positions checkpoint 7 decided.
+    fn stored(positions: Positions<'_>) -> Self {
+        let mut world = Self::new();
+        world.state = Some(checkpoint(9, positions));
+        world
+    }
+
+    fn partition(mut self, number: i32) -> Self {
+        self.facts.partitions.insert(orders(number), facts());
+        self
+    }
+
+    fn leaderless(mut self, number: i32) -> Self {
+        self.facts_of(number).bounds = None;
+        self
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "rows read better without &")]
+    fn from(mut self, from: Value) -> Self {
+        let request = StartRequest::read(&from).unwrap();
+        self.from = request.from;
+        self.covered = request.partitions;
+        self
+    }
+
+    fn mode(mut self, mode: Value) -> Self {
+        self.mode = serde_json::from_value(mode).unwrap();
+        self
+    }
+
+    fn policy(mut self, policy: PositionPolicy) -> Self {
+        self.policies = policies(policy);
+        self
+    }
+
+    fn sink(mut self, next_offset: i64, position_id: i64) -> Self {
+        let position = SinkPosition {
+            next_offset: offset(next_offset),
+            position_id: CheckpointId(position_id),
+        };
+        self.sink.insert(orders(0), position);
+        self
+    }
+
+    fn facts_of(&mut self, number: i32) -> &mut PartitionFacts {
+        self.facts.partitions.entry(orders(number)).or_default()
+    }
+
+    fn inputs(&self) -> StartInputs<'_> {
+        StartInputs {
+            isolation: self.isolation,
+            startup_mode: &self.mode,
+            state: self.state.as_ref(),
+            chosen: self.chosen.as_ref(),
+            sink: &self.sink,
+            from: &self.from,
+            covered: self.covered.as_ref(),
+            policies: self.policies,
+            facts: &self.facts,
+        }
+    }
+
+    fn resolve(&self) -> ResolvedStart {
+        resolve_positions(&self.inputs())
+    }
+
+    /// The start that a caller sends to take a choice: the body as it was, merged with the choice.
+    fn choosing(&self, choice: &Value) -> Result<Self, Vec<crate::model::FieldError>> {
+        let mut body = serde_json::to_value(StartRequest {
+            from: self.from.clone(),
+            partitions: self.covered.clone(),
+            on_out_of_range: Some(self.policies.on_out_of_range),
+            on_missing_group_offset: Some(self.policies.on_missing_group_offset),
+            on_topic_recreated: Some(self.policies.on_topic_recreated),
+            ..StartRequest::auto()
+        })
+        .unwrap();
+        for (member, value) in choice.as_object().unwrap() {
+            body[member] = value.clone();
+        }
+        let request = StartRequest::read(&body)?;
+        let mut chosen = self.clone();
+        chosen.from = request.from;
+        chosen.covered = request.partitions;
+        chosen.policies = StartPolicies {
+            on_out_of_range: request.on_out_of_range.unwrap(),
+            on_missing_group_offset: request.on_missing_group_offset.unwrap(),
+            on_topic_recreated: request.on_topic_recreated.unwrap(),
+        };
+        Ok(chosen)
+    }
+}
+
+fn orders(number: i32) -> TopicPartition {
+    TopicPartition::new("orders", number)
+}
+
+fn offset(number: i64) -> Offset {
+    Offset::new(number).unwrap()
+}
+
+fn id(text: &str) -> Option<TopicId> {
+    Some(TopicId(text.into()))
+}
+
+fn bounds((earliest, last_stable, latest): (i64, i64, i64)) -> LogBounds {
+    LogBounds {
+        earliest: offset(earliest),
+        last_stable: offset(last_stable),
+        latest: offset(latest),
+    }
+}
+
+fn facts() -> PartitionFacts {
+    PartitionFacts {
+        topic_id: id("first"),
+        bounds: Some(bounds(BOUNDS)),
+        group_offset: None,
+        at_timestamp: None,
+    }
+}
+
+fn policies(policy: PositionPolicy) -> StartPolicies {
+    StartPolicies {
+        on_out_of_range: policy,
+        on_missing_group_offset: policy,
+        on_topic_recreated: policy,
+    }
+}
+
+fn checkpoint(number: i64, positions: Positions<'_>) -> RestorableState {
+    let positions = positions.iter().map(|(partition, next_offset)| {
+        let position = CheckpointPosition {
+            next_offset: next_offset.map(offset),
+            position_id: CheckpointId(number - 2),
+            topic_id: id("first"),
+        };
+        (orders(*partition), position)
+    });
+    RestorableState {
+        id: CheckpointId(number),
+        positions: positions.collect(),
+    }
+}
+
+fn of(resolved: &ResolvedStart, number: i32) -> &PlannedPartition {
+    resolved
+        .partitions
+        .iter()
+        .find(|planned| planned.topic_partition() == orders(number))
+        .unwrap_or_else(|| panic!("orders/{number} is not in {resolved:?}"))
+}
+
+/// Where `orders/<number>` begins, and why.
+fn begins(resolved: &ResolvedStart, number: i32) -> (Option<i64>, StartReason) {
+    let planned = of(resolved, number);
+    (planned.start_at.map(Offset::get), planned.reason)
+}
+
+/// Replayed, skipped, lost, to read.
+fn numbers(resolved: &ResolvedStart, number: i32) -> (i64, i64, i64, Option<i64>) {
+    let planned = of(resolved, number);
+    (
+        planned.replayed,
+        planned.skipped,
+        planned.lost,
+        planned.to_read,
+    )
+}
+
+fn codes(resolved: &ResolvedStart) -> Vec<Code> {
+    resolved
+        .blockers
+        .iter()
+        .map(|blocker| blocker.code)
+        .collect()
+}
+
+fn warned(resolved: &ResolvedStart) -> Vec<Code> {
+    resolved
+        .warnings
+        .iter()
+        .map(|warning| warning.code)
+        .collect()
+}
+
+/// Each choice of the only blocker removes it.
+fn choices_decide(world: &World, count: usize) {
+    let resolved = world.resolve();
+    let [blocker] = &resolved.blockers[..] else {
+        panic!("one blocker expected: {resolved:?}");
+    };
+    assert_eq!(blocker.choices.len(), count, "{blocker:?}");
+    for choice in &blocker.choices {
+        let decided = world.choosing(choice).unwrap().resolve();
+        assert!(decided.blockers.is_empty(), "{choice}: {decided:?}");
+    }
+}
+
+const MODES: [&str; 5] = [
+    "earliest",
+    "latest",
+    "timestamp",
+    "group-offsets",
+    "specific-offsets",
+];
+
+fn mode_named(mode: &str, number: i64) -> Value {
+    match mode {
+        "timestamp" => json!({"mode": mode, "timestamp": "1970-01-01T00:00:05Z"}),
+        "specific-offsets" => json!({"mode": mode, "offsets": {"orders": {"0": number}}}),
+        _ => json!({"mode": mode}),
+    }
+}
+
+/// What the log is like, seen from a position.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Log {
+    InRange,
+    Below,
+    Beyond,
+    Leaderless,
+    Recreated,
+}
+
+const LOGS: [Log; 5] = [
+    Log::InRange,
+    Log::Below,
+    Log::Beyond,
+    Log::Leaderless,
+    Log::Recreated,
+];
+
+impl Log {
+    fn position(self) -> i64 {
+        match self {
+            Self::InRange | Self::Leaderless | Self::Recreated => 150,
+            Self::Below => 40,
+            Self::Beyond => 250,
+        }
+    }
+
+    fn apply(self, world: &mut World, mode: &str) {
+        let facts = world.facts_of(0);
+        if mode == "group-offsets" {
+            facts.group_offset = Offset::new(self.position());
+        }
+        if mode == "timestamp" && self != Self::Leaderless {
+            facts.at_timestamp = Offset::new(self.position());
+        }
+        if self == Self::Leaderless {
+            facts.bounds = None;
+        }
+        if self == Self::Recreated {
+            facts.topic_id = id("second");
+        }
+    }
+}
+
+/// Where a policy puts a position that cannot be taken.
+fn by(policy: PositionPolicy) -> Option<i64> {
+    match policy {
+        Fail => None,
+        Earliest => Some(BOUNDS.0),
+        Latest => Some(BOUNDS.1),
+    }
+}
+
+/// The startup mode's decision, where it decides.
+fn decided_by_mode(mode: &str, log: Log, policy: PositionPolicy) -> (Option<i64>, StartReason) {
+    match (mode, log) {
+        ("earliest" | "latest" | "timestamp", Log::Leaderless) => (None, StartReason::NoLeader),
+        ("earliest", _) => (Some(100), StartReason::StartupEarliest),
+        ("latest", _) => (Some(190), StartReason::StartupLatest),
+        ("timestamp", Log::Beyond) => (Some(190), StartReason::TimestampPastEnd),
+        (_, Log::Below) => (by(policy), StartReason::BelowEarliest),
+        (_, Log::Beyond) => (by(policy), StartReason::BeyondLatest),
+        ("timestamp", _) => (Some(150), StartReason::StartupTimestamp),
+        ("group-offsets", _) => (Some(150), StartReason::StartupGroupOffset),
+        (_, _) => (Some(150), StartReason::StartupSpecificOffset),
+    }
+}
+
+/// A stored position's decision, under any startup mode.
+fn decided_by_state(log: Log, policy: PositionPolicy) -> (Option<i64>, StartReason) {
+    match log {
+        Log::InRange | Log::Leaderless => (Some(150), StartReason::Checkpoint),
+        Log::Below => (by(policy), StartReason::BelowEarliest),
+        Log::Beyond => (by(policy), StartReason::BeyondLatest),
+        Log::Recreated => (by(policy), StartReason::TopicRecreated),
+    }
+}
+
+/// A partition's decision under a checkpoint that does not hold it, under any startup mode.
+fn decided_as_new(log: Log) -> (Option<i64>, StartReason) {
+    let start = if log == Log::Leaderless { 0 } else { 100 };
+    (Some(start), StartReason::NewSinceCheckpoint)
+}
+
+#[test]
+fn every_startup_mode_with_every_kind_of_state_in_every_kind_of_log() {
+    for mode in MODES {
+        for log in LOGS {
+            for policy in POLICIES {
+                let case = |state: Option<Positions<'_>>| {
+                    let mut world = World::new()
+                        .mode(mode_named(mode, log.position()))
+                        .policy(policy);
+                    world.state = state.map(|positions| checkpoint(9, positions));
+                    log.apply(&mut world, mode);
+                    let resolved = world.resolve();
+                    let planned = of(&resolved, 0);
+                    let open = planned.start_at.is_none();
+                    let blocked = open && planned.reason != StartReason::NoLeader;
+                    assert_eq!(!resolved.blockers.is_empty(), blocked, "{resolved:?}");
+                    begins(&resolved, 0)
+                };
+                let row = format!("{mode} {log:?} {policy:?}");
+                let by_mode = decided_by_mode(mode, log, policy);
+                let with = [(0, Some(log.position()))];
+                assert_eq!(case(None), by_mode, "{row}, no state");
+                assert_eq!(case(Some(&[(0, None)])), by_mode, "{row}, pending");
+                assert_eq!(case(Some(&[])), decided_as_new(log), "{row}, missing");
+                let by_state = decided_by_state(log, policy);
+                assert_eq!(case(Some(&with)), by_state, "{row}, stored");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_group_without_an_offset_follows_its_own_policy() {
+    for mode in ["group-offsets", "specific-offsets"] {
+        for policy in POLICIES {
+            let mut world = World::new().mode(json!({"mode": "group-offsets"}));
+            if mode == "specific-offsets" {
+                let offsets = json!({"orders": {"1": 120}});
+                world = world
+                    .partition(1)
+                    .mode(json!({"mode": mode, "offsets": offsets}));
+            }
+            world.policies.on_missing_group_offset = policy;
+            let expected = (by(policy), StartReason::GroupMissingUsedPolicy);
+            assert_eq!(begins(&world.resolve(), 0), expected, "{mode} {policy:?}");
+            if policy == Fail {
+                choices_decide(&world, 2);
+            }
+            world.facts_of(0).group_offset = Offset::new(170);
+            let reason = match mode {
+                "group-offsets" => StartReason::StartupGroupOffset,
+                _ => StartReason::SpecificMissingUsedGroup,
+            };
+            assert_eq!(begins(&world.resolve(), 0), (Some(170), reason));
+        }
+    }
+}
+
+#[test]
+fn isolation_decides_where_the_end_is() {
+    let mut world = World::new();
+    assert_eq!(begins(&world.resolve(), 0).0, Some(190));
+    world.isolation = Isolation::ReadUncommitted;
+    assert_eq!(begins(&world.resolve(), 0).0, Some(200));
+    // A position between the two ends is inside the log under both.
+    let mut world = World::stored(&[(0, Some(195))]);
+    let resolved = world.resolve();
+    assert_eq!(begins(&resolved, 0), (Some(195), StartReason::Checkpoint));
+    assert_eq!(numbers(&resolved, 0), (0, 0, 0, Some(0)));
+    world = world.from(json!({"from": "latest"}));
+    // 190 to 195 was read under another isolation and comes again.
+    assert_eq!(numbers(&world.resolve(), 0), (5, 0, 0, Some(0)));
+}
+
+#[test]
+fn ends_that_were_not_asked_for_in_one_instant_do_no_harm() {
+    let mut world = World::new();
+    world.facts_of(0).bounds = Some(bounds((100, 90, 90)));
+    assert_eq!(begins(&world.resolve(), 0).0, Some(100));
+    let mut world = World::new().mode(mode_named("timestamp", 0));
+    world.facts_of(0).at_timestamp = Offset::new(201);
+    let expected = (Some(190), StartReason::TimestampPastEnd);
+    assert_eq!(begins(&world.resolve(), 0), expected);
+}
+
+#[test]
+fn the_sink_and_the_store_agree_by_position_ids() {
+    use StartReason::{Checkpoint, SinkProgress as Sink};
+    // Stored: 150, decided by checkpoint 7.
+    let rows = [
+        ("absent", None, Some(150), Checkpoint, None),
+        ("equal", Some((150, 7)), Some(150), Checkpoint, None),
+        ("ahead", Some((160, 7)), Some(160), Sink, None),
+        (
+            "behind",
+            Some((140, 7)),
+            None,
+            Sink,
+            Some(Code::SinkBehindStore),
+        ),
+        ("older, behind", Some((140, 6)), Some(150), Checkpoint, None),
+        ("older, ahead", Some((160, 6)), Some(150), Checkpoint, None),
+        (
+            "newer, behind",
+            Some((140, 8)),
+            None,
+            Sink,
+            Some(Code::StoreBehindSink),
+        ),
+        (
+            "newer, equal",
+            Some((150, 8)),
+            None,
+            Sink,
+            Some(Code::StoreBehindSink),
+        ),
+        (
+            "newer, ahead",
+            Some((160, 8)),
+            None,
+            Sink,
+            Some(Code::StoreBehindSink),
+        ),
+    ];
+    for from in [
+        json!({}),
+        json!({"from": "checkpoint"}),
+        json!({"from": "checkpoint", "checkpoint": 9}),
+    ] {
+        for (row, sink, start, reason, blocker) in rows {
+            let mut world = World::stored(&[(0, Some(150))]).from(from.clone());
+            if let Some((next_offset, position_id)) = sink {
+                world = world.sink(next_offset, position_id);
+            }
+            let resolved = world.resolve();
+            assert_eq!(begins(&resolved, 0), (start, reason), "{row}");
+            assert_eq!(codes(&resolved), Vec::from_iter(blocker), "{row}");
+            let decided_before = start.map(|_| CheckpointId(7));
+            assert_eq!(of(&resolved, 0).position_id, decided_before, "{row}");
+            if blocker.is_some() {
+                choices_decide(&world, 1);
+            } else {
+                // What the sink holds beyond the checkpoint is neither unread nor passed over.
+                let moved = numbers(&resolved, 0);
+                assert_eq!((moved.0, moved.1, moved.2), (0, 0, 0), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn following_the_sink_begins_there_and_leaves_the_others_alone() {
+    let world = World::stored(&[(0, Some(150)), (1, Some(155))])
+        .partition(1)
+        .sink(140, 7);
+    let choice = &world.resolve().blockers[0].choices[0];
+    let followed = world.choosing(choice).unwrap().resolve();
+    let at_the_sink = (Some(140), StartReason::StartupSpecificOffset);
+    assert_eq!(begins(&followed, 0), at_the_sink);
+    assert_eq!(of(&followed, 0).position_id, None);
+    assert_eq!(numbers(&followed, 0), (0, 0, 0, Some(50)));
+    assert_eq!(begins(&followed, 1), (Some(155), StartReason::Checkpoint));
+    // Staying with the store would pass over what the sink lacks: the number says so.
+    let stayed = world.from(json!({"from": "specific-offsets", "offsets": {"orders": {"0": 150}}, "partitions": {"orders": [0]}}));
+    assert_eq!(numbers(&stayed.resolve(), 0), (0, 10, 0, Some(40)));
+}
+
+#[test]
+fn progress_of_a_partition_that_the_store_does_not_know() {
+    use StartReason::{NewSinceCheckpoint, SinkProgress as Sink, StartupLatest};
+    let blocked = Some(Code::StoreBehindSink);
+    let rows: [(&str, Option<Positions<'_>>, i64, _, _, _); 5] = [
+        ("no checkpoint at all", None, 3, None, Sink, blocked),
+        (
+            "newer than the checkpoint",
+            Some(&[]),
+            10,
+            None,
+            Sink,
+            blocked,
+        ),
+        (
+            "from an earlier subscription",
+            Some(&[]),
+            9,
+            Some(100),
+            NewSinceCheckpoint,
+            None,
+        ),
+        (
+            "while waiting for a leader",
+            Some(&[(0, None)]),
+            7,
+            None,
+            Sink,
+            blocked,
+        ),
+        (
+            "older than the wait",
+            Some(&[(0, None)]),
+            6,
+            Some(190),
+            StartupLatest,
+            None,
+        ),
+    ];
+    for (row, state, position_id, start, reason, blocker) in rows {
+        let mut world = World::new().sink(160, position_id);
+        world.state = state.map(|positions| checkpoint(9, positions));
+        let resolved = world.resolve();
+        assert_eq!(begins(&resolved, 0), (start, reason), "{row}");
+        assert_eq!(codes(&resolved), Vec::from_iter(blocker), "{row}");
+        if blocker.is_some() {
+            choices_decide(&world, 1);
+        }
+    }
+}
+
+#[test]
+fn both_disagreements_with_the_sink_can_be_settled_one_after_the_other() {
+    let mut world = World::stored(&[(0, Some(150)), (1, Some(150))])
+        .partition(1)
+        .sink(140, 7);
+    let newer = SinkPosition {
+        next_offset: offset(160),
+        position_id: CheckpointId(8),
+    };
+    world.sink.insert(orders(1), newer);
+    let first = world.resolve().blockers[0].choices[0].clone();
+    let world = world.choosing(&first).unwrap();
+    choices_decide(&world, 1);
+}
+
+#[test]
+fn every_from_with_and_without_partitions() {
+    use StartReason::*;
+    let rows = [
+        (json!({"from": "earliest"}), 100, StartupEarliest),
+        (json!({"from": "latest"}), 190, StartupLatest),
+        (
+            json!({"from": "timestamp", "timestamp": "1970-01-01T00:00:02Z"}),
+            130,
+            StartupTimestamp,
+        ),
+        (
+            json!({"from": "ago", "duration": "8s"}),
+            130,
+            StartupTimestamp,
+        ),
+        (
+            json!({"from": "specific-offsets", "offsets": {"orders": {"0": 140}}}),
+            140,
+            StartupSpecificOffset,
+        ),
+        (json!({"from": "group-offsets"}), 170, StartupGroupOffset),
+        (json!({"from": "shift", "by": -20}), 130, Shift),
+    ];
+    for (from, start, reason) in rows {
+        for with_state in [true, false] {
+            for narrowed in [true, false] {
+                let row = format!("{from}, state {with_state}, narrowed {narrowed}");
+                let mut world = World::new().partition(1).mode(json!({
+                    "mode": "specific-offsets",
+                    "offsets": {"orders": {"0": 150, "1": 150}},
+                }));
+                if with_state {
+                    world.state = Some(checkpoint(9, &[(0, Some(150)), (1, Some(150))]));
+                }
+                for number in [0, 1] {
+                    world.facts_of(number).group_offset = Offset::new(170);
+                    world.facts_of(number).at_timestamp = Offset::new(130);
+                }
+                let mut body = from.clone();
+                if narrowed {
+                    body["partitions"] = json!({"orders": [0]});
+                }
+                let resolved = world.from(body).resolve();
+                assert_eq!(codes(&resolved), [], "{row}");
+                assert_eq!(begins(&resolved, 0), (Some(start), reason), "{row}");
+                assert_eq!(of(&resolved, 0).position_id, None, "{row}");
+                let other = match (narrowed, with_state) {
+                    (true, true) => (Some(150), Checkpoint),
+                    (true, false) => (Some(150), StartupSpecificOffset),
+                    (false, _) if reason == StartupSpecificOffset => {
+                        (Some(170), SpecificMissingUsedGroup)
+                    }
+                    (false, _) => (Some(start), reason),
+                };
+                assert_eq!(begins(&resolved, 1), other, "{row}");
+                assert_eq!(resolved.basis, StartBasis::OneShot, "{row}");
+                assert_eq!(resolved.sets_state_aside(), with_state, "{row}");
+                let warnings = Vec::from_iter(with_state.then_some(Code::StateNotUsed));
+                assert_eq!(warned(&resolved), warnings, "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_instant_without_a_later_record_is_the_end() {
+    for from in [
+        json!({"from": "ago", "duration": "1s"}),
+        json!({"from": "timestamp", "timestamp": "1970-01-01T00:00:02Z"}),
+    ] {
+        let resolved = World::stored(&[(0, Some(150))]).from(from).resolve();
+        let end = (Some(190), StartReason::TimestampPastEnd);
+        assert_eq!(begins(&resolved, 0), end);
+        assert_eq!(numbers(&resolved, 0), (0, 40, 0, Some(0)));
+    }
+}
+
+#[test]
+fn the_checkpoint_asked_for() {
+    let older = || {
+        let mut world = World::stored(&[(0, Some(150)), (1, Some(160))]).partition(1);
+        world.chosen = Some(checkpoint(5, &[(0, Some(120)), (1, Some(130))]));
+        // A sink that went on since does not speak against the operator's choice.
+        world.sink(150, 7)
+    };
+    let whole = older()
+        .from(json!({"from": "checkpoint", "checkpoint": 5}))
+        .resolve();
+    assert_eq!(codes(&whole), []);
+    assert_eq!(begins(&whole, 0), (Some(120), StartReason::Checkpoint));
+    assert_eq!(begins(&whole, 1), (Some(130), StartReason::Checkpoint));
+    assert_eq!(of(&whole, 0).position_id, None, "this start decides");
+    assert_eq!(numbers(&whole, 0), (30, 0, 0, Some(70)));
+    assert_eq!(
+        (whole.basis, whole.checkpoint),
+        (StartBasis::Checkpoint, Some(CheckpointId(5)))
+    );
+    assert_eq!(whole.set_aside, Some(CheckpointId(9)));
+    assert_eq!(warned(&whole), [Code::StateNotUsed]);
+
+    let part = older()
+        .from(json!({"from": "checkpoint", "checkpoint": 5, "partitions": {"orders": [1]}}))
+        .resolve();
+    assert_eq!(begins(&part, 0), (Some(150), StartReason::Checkpoint));
+    assert_eq!(of(&part, 0).position_id, Some(CheckpointId(7)), "copied");
+    assert_eq!(begins(&part, 1), (Some(130), StartReason::Checkpoint));
+    assert_eq!(of(&part, 1).position_id, None);
+
+    // Outside of the part that is restored the sink counts as ever.
+    let world = older()
+        .sink(140, 7)
+        .from(json!({"from": "checkpoint", "checkpoint": 5, "partitions": {"orders": [1]}}));
+    assert_eq!(codes(&world.resolve()), [Code::SinkBehindStore]);
+
+    for newest in [
+        json!({"from": "checkpoint"}),
+        json!({"from": "checkpoint", "checkpoint": 9}),
+    ] {
+        let resolved = older().from(newest).resolve();
+        assert_eq!(begins(&resolved, 0), (Some(150), StartReason::Checkpoint));
+        assert_eq!(
+            of(&resolved, 0).position_id,
+            Some(CheckpointId(7)),
+            "copied"
+        );
+        assert!(!resolved.sets_state_aside());
+        assert_eq!(warned(&resolved), []);
+    }
+}
+
+#[test]
+fn an_older_checkpoint_that_lacks_a_partition_replays_it_from_the_earliest() {
+    for lacking in [
+        checkpoint(5, &[(0, Some(120))]),
+        checkpoint(5, &[(0, Some(120)), (1, None)]),
+    ] {
+        let mut world = World::stored(&[(0, Some(150)), (1, Some(160))]).partition(1);
+        world.chosen = Some(lacking);
+        world = world.from(json!({"from": "checkpoint", "checkpoint": 5}));
+        let resolved = world.resolve();
+        // Not the startup mode's `latest`, which would pass over what was written since.
+        assert_eq!(
+            begins(&resolved, 1),
+            (Some(100), StartReason::NewSinceCheckpoint)
+        );
+        assert_eq!(numbers(&resolved, 1), (60, 0, 0, Some(90)));
+        // Also where the broker is away, and whatever part is restored.
+        world.facts.partitions.remove(&orders(1));
+        assert_eq!(
+            begins(&world.resolve(), 1),
+            (Some(0), StartReason::NewSinceCheckpoint)
+        );
+        world.covered = serde_json::from_value(json!({"orders": [0]})).unwrap();
+        assert_eq!(
+            begins(&world.resolve(), 1),
+            (Some(160), StartReason::Checkpoint)
+        );
+    }
+    // Never positioned until now: still the startup mode's.
+    let mut world = World::stored(&[(0, None)]);
+    world.chosen = Some(checkpoint(5, &[(0, None)]));
+    world = world.from(json!({"from": "checkpoint", "checkpoint": 5}));
+    assert_eq!(
+        begins(&world.resolve(), 0),
+        (Some(190), StartReason::StartupLatest)
+    );
+}
+
+#[test]
+fn a_checkpoint_that_does_not_exist_is_not_replaced_silently() {
+    let bodies = [
+        json!({"from": "checkpoint"}),
+        json!({"from": "checkpoint", "checkpoint": 5}),
+        json!({"from": "checkpoint", "checkpoint": 5, "partitions": {"orders": [0]}}),
+    ];
+    for body in bodies {
+        let world = World::new().from(body.clone());
+        let resolved = world.resolve();
+        assert_eq!(codes(&resolved), [Code::CheckpointNotFound], "{body}");
+        assert_eq!(begins(&resolved, 0), (None, StartReason::Checkpoint));
+        choices_decide(&world, 1);
+    }
+    // Nor by the newest one, nor by another one that the caller found.
+    let mut world =
+        World::stored(&[(0, Some(150))]).from(json!({"from": "checkpoint", "checkpoint": 5}));
+    world.chosen = Some(checkpoint(4, &[(0, Some(120))]));
+    assert_eq!(codes(&world.resolve()), [Code::CheckpointNotFound]);
+    assert_eq!(begins(&world.resolve(), 0).0, None);
+    choices_decide(&world, 1);
+}
+
+#[test]
+fn a_shift_is_held_against_the_log() {
+    use StartReason::{BelowEarliest, BeyondLatest, Shift};
+    // Stored: 150 in a log of 100 to 200.
+    for (by_offsets, inside, outside) in [
+        (-50, Some(100), None),
+        (50, Some(200), None),
+        (0, Some(150), None),
+        (-51, None, Some(BelowEarliest)),
+        (-151, None, Some(BelowEarliest)),
+        (51, None, Some(BeyondLatest)),
+        (i64::MIN, None, Some(BelowEarliest)),
+        (i64::MAX, None, Some(BeyondLatest)),
+    ] {
+        for policy in POLICIES {
+            let world = World::stored(&[(0, Some(150))])
+                .policy(policy)
+                .from(json!({"from": "shift", "by": by_offsets}));
+            let expected = match outside {
+                None => (inside, Shift),
+                Some(reason) => (by(policy), reason),
+            };
+            assert_eq!(begins(&world.resolve(), 0), expected, "{by_offsets}");
+            if outside.is_some() && policy == Fail {
+                choices_decide(&world, 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_shift_below_zero_does_not_count_offsets_that_never_were() {
+    let mut world = World::new()
+        .policy(Earliest)
+        .from(json!({"from": "shift", "by": -1000}));
+    world.facts_of(0).bounds = Some(bounds((0, 90, 90)));
+    let resolved = world.resolve();
+    assert_eq!(begins(&resolved, 0), (Some(0), StartReason::BelowEarliest));
+    assert_eq!(numbers(&resolved, 0), (0, 0, 0, Some(90)));
+}
+
+#[test]
+fn a_shift_moves_what_auto_would_take() {
+    for (world, start) in [
+        (World::new(), 187),
+        (World::new().mode(json!({"mode": "earliest"})), 97),
+        (World::stored(&[]), 97),
+        (World::stored(&[(0, Some(150))]).sink(160, 7), 157),
+        (World::stored(&[(0, None)]), 187),
+    ] {
+        let mut world = world.from(json!({"from": "shift", "by": -3}));
+        world.facts_of(0).bounds = Some(bounds((100, 190, 200)));
+        world.policies.on_out_of_range = Earliest;
+        assert_eq!(begins(&world.resolve(), 0).0, Some(start.max(100)));
+    }
+    let blocked = World::stored(&[(0, Some(150))])
+        .sink(140, 7)
+        .from(json!({"from": "shift", "by": -3}));
+    assert_eq!(codes(&blocked.resolve()), [Code::SinkBehindStore]);
+}
+
+#[test]
+fn the_numbers() {
+    let specific =
+        |number: i64| json!({"from": "specific-offsets", "offsets": {"orders": {"0": number}}});
+    // Stored, from, policy -> replayed, skipped, lost, to read. The log holds 100 to 200, readable to 190.
+    let rows = [
+        (Some(150), json!({}), Fail, (0, 0, 0, Some(40))),
+        (
+            Some(150),
+            json!({"from": "earliest"}),
+            Fail,
+            (50, 0, 0, Some(90)),
+        ),
+        (
+            Some(150),
+            json!({"from": "latest"}),
+            Fail,
+            (0, 40, 0, Some(0)),
+        ),
+        (Some(150), specific(130), Fail, (20, 0, 0, Some(60))),
+        (Some(150), specific(170), Fail, (0, 20, 0, Some(20))),
+        (Some(40), json!({}), Fail, (0, 0, 60, None)),
+        (Some(40), json!({}), Earliest, (0, 0, 60, Some(90))),
+        (Some(40), json!({}), Latest, (0, 90, 60, Some(0))),
+        (Some(40), specific(150), Fail, (0, 50, 60, Some(40))),
+        // Asked for and gone, but read before.
+        (Some(150), specific(40), Earliest, (50, 0, 0, Some(90))),
+        (Some(250), json!({}), Fail, (0, 0, 0, None)),
+        (Some(250), json!({}), Earliest, (100, 0, 0, Some(90))),
+        (Some(250), json!({}), Latest, (10, 0, 0, Some(0))),
+    ];
+    for (stored, from, policy, expected) in rows {
+        let world = World::stored(&[(0, stored)])
+            .policy(policy)
+            .from(from.clone());
+        let resolved = world.resolve();
+        assert_eq!(
+            numbers(&resolved, 0),
+            expected,
+            "{stored:?} {from} {policy:?}"
+        );
+        let totals = resolved.totals;
+        assert_eq!(
+            (totals.replayed, totals.skipped, totals.lost),
+            (expected.0, expected.1, expected.2)
+        );
+        assert_eq!(totals.to_read, expected.3.unwrap_or(0));
+        assert_eq!(
+            totals.undecided_partitions,
+            usize::from(expected.3.is_none())
+        );
+    }
+}
+
+#[test]
+fn the_numbers_where_the_checkpoint_has_no_position() {
+    let latest = json!({"from": "latest"});
+    // Appeared after the checkpoint: all of it is unread.
+    assert_eq!(
+        numbers(&World::stored(&[]).resolve(), 0),
+        (0, 0, 0, Some(90))
+    );
+    let new = World::stored(&[]).from(latest.clone());
+    assert_eq!(numbers(&new.resolve(), 0), (0, 90, 0, Some(0)));
+    // Of a deleted topic: the same, and the stored number says nothing.
+    for (policy, expected) in [
+        (Earliest, (0, 0, 0, Some(90))),
+        (Latest, (0, 90, 0, Some(0))),
+    ] {
+        let mut world = World::stored(&[(0, Some(5000))]).policy(policy);
+        world.facts_of(0).topic_id = id("second");
+        assert_eq!(numbers(&world.resolve(), 0), expected);
+    }
+    // Without a checkpoint, or while it waits for its first position, nothing was promised.
+    for state in [None, Some(checkpoint(9, &[(0, None)]))] {
+        let mut world = World::new().from(latest.clone());
+        world.state = state;
+        assert_eq!(numbers(&world.resolve(), 0), (0, 0, 0, Some(0)));
+    }
+}
+
+#[test]
+fn what_was_asked_for_and_is_gone_is_lost_also_without_a_checkpoint() {
+    for mode in ["group-offsets", "specific-offsets"] {
+        for (policy, to_read) in [(Fail, None), (Earliest, Some(90)), (Latest, Some(0))] {
+            let mut world = World::new().mode(mode_named(mode, 40)).policy(policy);
+            // With the mode `specific-offsets` the group's offset is not what counts.
+            world.facts_of(0).group_offset =
+                Offset::new(if mode == "group-offsets" { 40 } else { 20 });
+            assert_eq!(numbers(&world.resolve(), 0), (0, 0, 60, to_read), "{mode}");
+        }
+    }
+}
+
+#[test]
+fn names_that_do_not_exist_are_refused() {
+    let state = || World::stored(&[(0, Some(150))]);
+    let unknown = json!({"orders": {"0": 150, "8": 1}, "payments": {"0": 3}});
+    let specific = json!({"from": "specific-offsets", "offsets": unknown.clone()});
+    let mode = json!({"mode": "specific-offsets", "offsets": unknown});
+    let all = [
+        TopicPartition::new("orders", 8),
+        TopicPartition::new("payments", 0),
+    ];
+    for world in [
+        state().from(specific),
+        World::new().mode(mode.clone()),
+        World::new()
+            .mode(mode.clone())
+            .from(json!({"from": "shift", "by": 1})),
+        state().from(json!({"from": "latest", "partitions": {"orders": [0, 8], "payments": [0]}})),
+    ] {
+        let resolved = world.resolve();
+        assert_eq!(codes(&resolved), [Code::UnknownPartition]);
+        assert_eq!(resolved.blockers[0].partitions, all);
+        assert!(resolved.blockers[0].choices.is_empty());
+    }
+    // A mode that does not count is not checked: the job must go on.
+    let unused = [
+        state().mode(mode.clone()),
+        World::new()
+            .mode(mode.clone())
+            .from(json!({"from": "earliest"})),
+        World::new()
+            .mode(mode)
+            .from(json!({"from": "earliest", "partitions": {"orders": [0]}})),
+    ];
+    for world in unused {
+        assert_eq!(codes(&world.resolve()), []);
+    }
+}
+
+#[test]
+fn topics_that_do_not_exist_are_refused() {
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.facts.missing_topics = vec!["payments".to_owned(), "refunds".to_owned()];
+    let payments = TopicPartition::new("payments", 0);
+    let position = world.state.as_ref().unwrap().positions[&orders(0)].clone();
+    world
+        .state
+        .as_mut()
+        .unwrap()
+        .positions
+        .insert(payments.clone(), position);
+    let resolved = world.resolve();
+    assert_eq!(codes(&resolved), [Code::UnknownTopic]);
+    let text = &resolved.blockers[0].summary;
+    assert!(
+        text.contains("payments") && text.contains("refunds"),
+        "{text}"
+    );
+    // The spec does read it, so it is not shown as dropped by the spec.
+    let gone = &resolved.partitions[1];
+    assert_eq!(gone.topic_partition(), payments);
+    assert_eq!(
+        (gone.start_at, gone.reason),
+        (None, StartReason::PartitionGone)
+    );
+    assert!(!gone.is_read());
+}
+
+#[test]
+fn a_partition_that_the_brokers_do_not_report_keeps_its_position() {
+    let world = World::stored(&[(0, Some(150)), (1, Some(160)), (2, None)]);
+    let resolved = world.resolve();
+    assert_eq!(codes(&resolved), []);
+    assert_eq!(begins(&resolved, 1), (Some(160), StartReason::Checkpoint));
+    assert_eq!(of(&resolved, 1).position_id, Some(CheckpointId(7)));
+    assert_eq!(
+        of(&resolved, 1).topic_id,
+        id("first"),
+        "a recreation must still be seen later"
+    );
+    assert_eq!(begins(&resolved, 2), (None, StartReason::NoLeader));
+    assert_eq!(warned(&resolved), [Code::NoLeader]);
+    assert_eq!(resolved.totals.undecided_partitions, 1);
+    // It may be named, as one that exists.
+    let moved = json!({"from": "specific-offsets", "offsets": {"orders": {"1": 5}}, "partitions": {"orders": [1]}});
+    assert_eq!(codes(&world.from(moved).resolve()), []);
+}
+
+#[test]
+fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
+    let world = |policy| {
+        let mut world = World::stored(&[(0, Some(150)), (1, Some(160)), (2, None)]).policy(policy);
+        world.facts_of(0).topic_id = id("second");
+        world
+    };
+    let blocked = world(Fail);
+    let resolved = blocked.resolve();
+    assert_eq!(codes(&resolved), [Code::TopicRecreated]);
+    assert_eq!(resolved.blockers[0].partitions, [orders(0), orders(1)]);
+    choices_decide(&blocked, 2);
+    for policy in [Earliest, Latest] {
+        let resolved = world(policy).resolve();
+        assert_eq!(
+            begins(&resolved, 0),
+            (by(policy), StartReason::TopicRecreated)
+        );
+        for number in [1, 2] {
+            assert_eq!(
+                begins(&resolved, number),
+                (None, StartReason::PartitionGone)
+            );
+        }
+        assert_eq!(resolved.read_partitions().count(), 1);
+        assert_eq!(resolved.totals.undecided_partitions, 0);
+        assert_eq!(warned(&resolved), [Code::TopicRecreated]);
+    }
+    // A one-shot start needs no policy, and cannot name it.
+    let moved = world(Fail).from(json!({"from": "earliest"})).resolve();
+    assert_eq!(codes(&moved), []);
+    let named = world(Fail).from(json!({"from": "earliest", "partitions": {"orders": [0, 1]}}));
+    assert_eq!(codes(&named.resolve()), [Code::UnknownPartition]);
+}
+
+#[test]
+fn partitions_that_are_not_subscribed_now_are_shown_and_dropped() {
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.facts.partitions = BTreeMap::from([(TopicPartition::new("payments", 0), facts())]);
+    for from in [
+        json!({}),
+        json!({"from": "latest"}),
+        json!({"from": "shift", "by": 9}),
+    ] {
+        let resolved = world.clone().from(from.clone()).resolve();
+        assert_eq!(begins(&resolved, 0), (None, StartReason::NotSubscribedNow));
+        assert_eq!(numbers(&resolved, 0), (0, 0, 0, None));
+        assert!(!of(&resolved, 0).is_read());
+        assert_eq!(resolved.totals.undecided_partitions, 0);
+        let lonely = warned(&resolved).contains(&Code::CheckpointHasNoSubscribedPartition);
+        assert_eq!(lonely, from == json!({}));
+    }
+}
+
+#[test]
+fn a_checkpoint_without_any_topic_read_now_is_pointed_out() {
+    let expected = [Code::CheckpointHasNoSubscribedPartition];
+    assert_eq!(warned(&World::stored(&[]).resolve()), expected);
+    // Also when the new partition has no leader.
+    assert!(warned(&World::stored(&[]).leaderless(0).resolve()).starts_with(&expected));
+    assert_eq!(warned(&World::stored(&[(0, None)]).resolve()), []);
+    assert_eq!(warned(&World::new().resolve()), []);
+}
+
+#[test]
+fn a_one_shot_start_is_not_forgotten_for_a_partition_without_a_leader() {
+    let bodies = [
+        json!({"from": "earliest"}),
+        json!({"from": "latest"}),
+        json!({"from": "timestamp", "timestamp": "1970-01-01T00:00:02Z"}),
+        json!({"from": "ago", "duration": "1s"}),
+        json!({"from": "shift", "by": -500}),
+    ];
+    for body in bodies {
+        // Left open, the startup mode would decide later: `latest`, where `earliest` was asked for.
+        let mut world = World::stored(&[(0, Some(150)), (1, Some(160))])
+            .partition(1)
+            .leaderless(1);
+        world.policies.on_out_of_range = Earliest;
+        let world = world.from(body.clone());
+        let resolved = world.resolve();
+        assert_eq!(codes(&resolved), [Code::NoLeader], "{body}");
+        assert_eq!(resolved.blockers[0].partitions, [orders(1)]);
+        assert_eq!(
+            resolved.blockers[0].choices,
+            [json!({"partitions": {"orders": [0]}})]
+        );
+        choices_decide(&world, 1);
+        let kept = world
+            .choosing(&resolved.blockers[0].choices[0])
+            .unwrap()
+            .resolve();
+        assert_eq!(begins(&kept, 1), (Some(160), StartReason::Checkpoint));
+    }
+    // What is a number needs no leader.
+    let numbered = [
+        (json!({"from": "shift", "by": -5}), Some(155)),
+        (
+            json!({"from": "specific-offsets", "offsets": {"orders": {"0": 120, "1": 155}}}),
+            Some(155),
+        ),
+    ];
+    for (body, start) in numbered {
+        let world = World::stored(&[(0, Some(150)), (1, Some(160))])
+            .partition(1)
+            .leaderless(1);
+        let resolved = world.from(body).resolve();
+        assert_eq!(codes(&resolved), []);
+        assert_eq!(begins(&resolved, 1).0, start);
+    }
+}
+
+#[test]
+fn a_recreated_topic_without_a_leader() {
+    let world = |policy| {
+        let mut world = World::stored(&[(0, Some(150))])
+            .policy(policy)
+            .leaderless(0);
+        world.facts_of(0).topic_id = id("second");
+        world
+    };
+    assert_eq!(
+        begins(&world(Earliest).resolve(), 0),
+        (Some(0), StartReason::TopicRecreated)
+    );
+    // Its end is not known, and the startup mode must not decide instead later on.
+    let resolved = world(Latest).resolve();
+    assert_eq!(begins(&resolved, 0), (None, StartReason::TopicRecreated));
+    choices_decide(&world(Latest), 1);
+    // So `latest` is not offered either, not even for the partitions beside it.
+    let mut both = world(Fail).partition(1);
+    both.facts_of(1).topic_id = id("second");
+    both.state = Some(checkpoint(9, &[(0, Some(150)), (1, Some(150))]));
+    choices_decide(&both, 1);
+}
+
+#[test]
+fn blockers_are_grouped_by_code() {
+    let mut world = World::new();
+    world.mode = serde_json::from_value(json!({"mode": "group-offsets"})).unwrap();
+    for number in 0..40 {
+        world = world.partition(number);
+        world.facts_of(number).group_offset = (number % 2 == 0).then(|| offset(40));
+    }
+    let resolved = world.resolve();
+    assert_eq!(
+        codes(&resolved),
+        [Code::OffsetOutOfRange, Code::GroupMissing]
+    );
+    for blocker in &resolved.blockers {
+        assert_eq!(blocker.partitions.len(), 20);
+        assert!(
+            blocker.summary.len() < 600 && blocker.summary.ends_with("and more"),
+            "{}",
+            blocker.summary
+        );
+    }
+    assert_eq!(
+        resolved.blockers[0].choices,
+        [
+            json!({"on_out_of_range": "earliest"}),
+            json!({"on_out_of_range": "latest"})
+        ]
+    );
+    assert!(
+        resolved.blockers[0].summary.starts_with(
+            "orders/0: the position is 40, the log starts at 100: 60 offsets are gone"
+        ),
+        "{}",
+        resolved.blockers[0].summary
+    );
+}
+
+#[test]
+fn the_basis_and_its_sentence() {
+    let stored = || World::stored(&[(0, Some(150))]);
+    let rows = [
+        (
+            World::new(),
+            StartBasis::StartupMode,
+            "no checkpoint: begin by the startup mode (latest)",
+        ),
+        (
+            stored(),
+            StartBasis::Checkpoint,
+            "resume from checkpoint 9; the startup mode (latest) is not used",
+        ),
+        (
+            stored().from(json!({"from": "earliest"})),
+            StartBasis::OneShot,
+            "begin from earliest, once; set aside is checkpoint 9; 50 offsets replayed",
+        ),
+        (
+            stored().from(json!({"from": "latest", "partitions": {"orders": [0]}})),
+            StartBasis::OneShot,
+            "begin from latest on the partitions named, once; the others resume from checkpoint 9; 40 offsets skipped",
+        ),
+        (
+            World::new().from(json!({"from": "earliest"})),
+            StartBasis::OneShot,
+            "begin from earliest, once",
+        ),
+        (
+            World::new().from(json!({"from": "checkpoint"})),
+            StartBasis::Checkpoint,
+            "the checkpoint asked for does not exist",
+        ),
+    ];
+    for (world, basis, text) in rows {
+        let resolved = world.resolve();
+        assert_eq!((resolved.basis, resolved.summary.as_str()), (basis, text));
+    }
+}
+
+#[test]
+fn facts_are_asked_for_where_they_count_and_only_there() {
+    let group = || World::new().mode(json!({"mode": "group-offsets"}));
+    let instant = || World::new().mode(mode_named("timestamp", 0));
+    let with = |mut world: World, positions: Positions<'_>| {
+        world.state = Some(checkpoint(9, positions));
+        world
+    };
+    let timestamp = json!({"from": "timestamp", "timestamp": "1970-01-01T00:00:02Z"});
+    let narrowed = json!({"from": "timestamp", "timestamp": "1970-01-01T00:00:02Z", "partitions": {"orders": [0]}});
+    let read = [(0, Some(150))];
+    let rows: Vec<(World, bool, Instants<'_>)> = vec![
+        (group(), true, &[]),
+        // The coordinator may be away: the checkpoint decides alone.
+        (with(group(), &read), false, &[]),
+        (with(group(), &[]), false, &[]),
+        (with(group(), &[(0, None)]), true, &[]),
+        (
+            with(group(), &[(0, None)]).from(json!({"from": "earliest"})),
+            false,
+            &[],
+        ),
+        (
+            with(group(), &[(1, None)]).from(narrowed.clone()),
+            true,
+            &[(2000, &[0])],
+        ),
+        (group().from(timestamp.clone()), false, &[(2000, &[0, 1])]),
+        (group().from(narrowed.clone()), true, &[(2000, &[0])]),
+        (instant(), false, &[(5000, &[0, 1])]),
+        (with(instant(), &read), false, &[]),
+        (
+            instant().from(json!({"from": "shift", "by": 1})),
+            false,
+            &[(5000, &[0, 1])],
+        ),
+        (instant().from(json!({"from": "group-offsets"})), true, &[]),
+        // Two instants in one start.
+        (
+            instant().from(narrowed),
+            false,
+            &[(2000, &[0]), (5000, &[1])],
+        ),
+        (
+            with(instant(), &read).from(json!({"from": "ago", "duration": "8s"})),
+            false,
+            &[(2000, &[0, 1])],
+        ),
+        (
+            World::new().from(json!({"from": "ago", "duration": "9s"})),
+            false,
+            &[(1000, &[0, 1])],
+        ),
+        (
+            World::new().from(json!({"from": "ago", "duration": "9000d"})),
+            false,
+            &[(0, &[0, 1])],
+        ),
+        (
+            with(World::new(), &read)
+                .from(json!({"from": "specific-offsets", "offsets": {"orders": {"0": 1}}})),
+            true,
+            &[],
+        ),
+    ];
+    for (row, (world, group_offsets, instants)) in rows.iter().enumerate() {
+        let inputs = world.inputs();
+        let needed = needed_facts(&inputs, 10_000);
+        assert_eq!(needed.group_offsets, *group_offsets, "row {row}: {world:?}");
+        let expected: BTreeMap<i64, Vec<TopicPartition>> = instants
+            .iter()
+            .map(|(instant, numbers)| (*instant, numbers.iter().copied().map(orders).collect()))
+            .collect();
+        assert_eq!(
+            needed.instants(&[orders(0), orders(1)]),
+            expected,
+            "row {row}: {world:?}"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! A broker that goes away, dies or freezes while a job reads: the job waits, and goes on by itself where it was.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Scene, earliest, with};
+use crate::support::{
+    kafka::PrivateKafka,
+    producer::Load,
+    server::{Output, TestServer},
+    wait::{SOON, eventually, throughout},
+};
+
+fn scene_on(cluster: &PrivateKafka, name: &str) -> Scene {
+    let server = TestServer::start_on(&cluster.kafka, Output::Followed);
+    let scene = Scene::with(server, cluster.kafka.clone(), name, 2);
+    let spec = with(scene.spec(&earliest()), "/checkpoint/interval", json!("1s"));
+    scene.job.put_spec(&spec);
+    scene
+}
+
+fn waits_for_kafka(view: &Value) -> bool {
+    view["health"]["status"] == "waiting"
+        && view["waiting"].to_string().contains("kafka-unreachable")
+}
+
+/// FLINK-28060: after a restart of the broker commits failed until the job was restarted. MaterializeInc/materialize PR
+/// 28058: a record was delivered twice after a reconnect. vectordotdev/vector issue 21134: the lag stayed at the level of
+/// the incident.
+#[test]
+fn a_broker_away_for_twenty_seconds_costs_nothing_but_the_time() {
+    let cluster = PrivateKafka::start(1);
+    let scene = scene_on(&cluster, "broker-away");
+    scene.produce_all(100);
+    scene.job.start(&json!({}));
+    scene.await_exactly(0, &[(0, 0..100), (1, 0..100)]);
+    eventually("a committed checkpoint", SOON, || {
+        match scene.group_offsets() {
+            offsets if offsets == [(0, 100), (1, 100)].into() => Ok(()),
+            offsets => Err(format!("{offsets:?}")),
+        }
+    });
+    let before = scene.job.view();
+
+    cluster.broker("stop-broker", 1);
+    let away = Instant::now();
+    eventually(
+        "the job says that it waits for Kafka",
+        SOON,
+        || match scene.job.view() {
+            view if waits_for_kafka(&view) => Ok(()),
+            view => Err(format!("{view:#}")),
+        },
+    );
+    // The view of offsets still answers with what it has, and says what it has not.
+    let from = Instant::now();
+    let view = scene.job.offsets();
+    assert!(
+        from.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        from.elapsed()
+    );
+    assert_ne!(view.sources["brokers"]["status"], "ok", "{view:?}");
+    assert_eq!(view.sources["checkpoint"]["status"], "ok", "{view:?}");
+    for row in &view.partitions {
+        assert_eq!(
+            (row.checkpointed, row.position),
+            (Some(100), Some(100)),
+            "{view:?}"
+        );
+        assert_eq!(
+            (row.latest, row.lag.checkpoint),
+            (None, None),
+            "unknown is null: {view:?}"
+        );
+    }
+    throughout(
+        Duration::from_secs(20).saturating_sub(away.elapsed()),
+        || {
+            let view = scene.job.view();
+            assert_eq!(
+                (&view["state"], &view["failure"]),
+                (&json!("running"), &Value::Null),
+                "{view:#}"
+            );
+        },
+    );
+    cluster.broker("start-broker", 1);
+
+    scene.produce_all(50);
+    // Nothing lost, nothing twice, in order.
+    scene.await_exactly(0, &[(0, 0..150), (1, 0..150)]);
+    eventually("health, lag and group recover", SOON, || {
+        let (job, view) = (scene.job.view(), scene.job.offsets());
+        let recovered = !waits_for_kafka(&job)
+            && job["waiting"] == json!([])
+            && view.sources["brokers"]["status"] == "ok"
+            && view
+                .partitions
+                .iter()
+                .all(|row| row.lag == crate::support::client::Lag::ZERO);
+        if recovered {
+            Ok(())
+        } else {
+            Err(format!("{job:#} {view:?}"))
+        }
+    });
+    let after = scene.job.view();
+    assert_eq!(after["owner"], before["owner"], "the same run");
+    assert_eq!(after["since"], before["since"], "the same run");
+    assert_eq!(scene.group_offsets(), [(0, 150), (1, 150)].into());
+}
+
+/// confluentinc/librdkafka issue 5158: a restarted leader sent the consumer back to the start. A killed and a frozen broker
+/// under load; offsets never go backwards, and within one run no record comes twice.
+#[test]
+fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
+    let cluster = PrivateKafka::start(1);
+    let scene = scene_on(&cluster, "broker-killed");
+    let load = Load::start(&cluster.kafka, &scene.name, 2, 400);
+    scene.job.start(&json!({}));
+    let delivered = || scene.server.log.mark();
+    let more = |what: &str| {
+        let seen = delivered();
+        eventually(what, Duration::from_secs(60), || match delivered() {
+            now if now > seen + 200 => Ok(()),
+            now => Err(format!("{seen}, then {now} records")),
+        });
+    };
+    more("records under load");
+    let mut checkpoint = scene.checkpointed().0;
+    for (down, up) in [
+        ("kill-broker", "start-broker"),
+        ("pause-broker", "resume-broker"),
+        ("kill-broker", "start-broker"),
+    ] {
+        cluster.broker(down, 1);
+        // What the client had fetched may still come; then it stands still.
+        throughout(Duration::from_secs(3), || {
+            assert_eq!(scene.job.state(), "running");
+        });
+        cluster.broker(up, 1);
+        more("records after the broker is back");
+        eventually("checkpoints go on", SOON, || match scene.checkpointed().0 {
+            id if id > checkpoint => Ok(()),
+            id => Err(format!("still {id}")),
+        });
+        checkpoint = scene.checkpointed().0;
+    }
+    let ends = load.end();
+    let repeats = scene.server.log.await_complete(0, &scene.name, &ends, SOON);
+    assert_eq!(repeats, 0, "one run delivers nothing twice");
+    for (partition, offsets) in scene.server.log.since(0, &scene.name) {
+        assert!(offsets.is_sorted(), "partition {partition} went backwards");
+    }
+    scene.job.checkpoint();
+    assert_eq!(scene.group_offsets(), ends);
+}

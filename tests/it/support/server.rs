@@ -1,0 +1,277 @@
+//! The built binary, run as a user runs it: `handover serve --config FILE` with a database of its own and a real broker.
+
+use std::{
+    fs::File,
+    net::TcpListener,
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use reqwest::Method;
+
+use super::{
+    Database,
+    client::{Api, Job, block_on},
+    kafka::Kafka,
+    sink::SinkLog,
+    unique,
+    wait::{SOON, eventually},
+};
+
+/// A server and its folder. Ends with the test; when the test fails, its last log lines are shown.
+pub(crate) struct TestServer {
+    pub(crate) api: Api,
+    pub(crate) log: SinkLog,
+    pub(crate) base: String,
+    folder: tempfile::TempDir,
+    config: PathBuf,
+    process: Option<Running>,
+    /// Last, so that it is dropped when the server is gone.
+    _database: Option<Database>,
+}
+
+struct Running {
+    child: Child,
+    reader: Option<JoinHandle<()>>,
+    /// Standard output that nobody reads.
+    unread: Option<ChildStdout>,
+}
+
+/// What becomes of the server's standard output, where the log sink writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// Every line is taken at once.
+    Followed,
+    /// Nobody reads the pipe: after its 64 KiB the sink blocks.
+    Unread,
+}
+
+impl TestServer {
+    /// A server on the shared broker with a fresh database.
+    pub(crate) fn start() -> Self {
+        Self::start_on(&Kafka::shared(), Output::Followed)
+    }
+
+    /// A server with a fresh database.
+    pub(crate) fn start_on(kafka: &Kafka, output: Output) -> Self {
+        let database = block_on(Database::create());
+        let mut server = Self::start_with(kafka, &database.url(), output);
+        server._database = Some(database);
+        server
+    }
+
+    /// A server with a database that belongs to the test.
+    pub(crate) fn start_with(kafka: &Kafka, database_url: &str, output: Output) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let port = free_port();
+        let config = folder.path().join("handover.toml");
+        let text = format!(
+            r#"
+[server]
+listen = "127.0.0.1:{port}"
+shutdown_grace = "20s"
+[store]
+url = "{database_url}"
+[instance]
+id = "{}"
+lock_dir = "{}"
+[log]
+format = "text"
+filter = "info"
+[connections.main]
+type = "kafka"
+bootstrap_servers = "{}"
+"#,
+            unique("server"),
+            folder.path().display(),
+            kafka.bootstrap,
+        );
+        std::fs::write(&config, text).expect("a file");
+        let base = format!("http://127.0.0.1:{port}");
+        let api = Api::new(&base);
+        let mut server = Self {
+            api,
+            log: SinkLog::default(),
+            base,
+            folder,
+            config,
+            process: None,
+            _database: None,
+        };
+        server.boot_with(output);
+        server
+    }
+
+    /// Starts the process on its port and waits until it is ready.
+    pub(crate) fn boot(&mut self) {
+        self.boot_with(Output::Followed);
+    }
+
+    fn boot_with(&mut self, output: Output) {
+        self.spawn(output);
+        self.await_ready();
+    }
+
+    /// Starts the process without waiting.
+    pub(crate) fn spawn(&mut self, output: Output) {
+        assert!(self.process.is_none(), "it runs already");
+        let errors = File::options()
+            .create(true)
+            .append(true)
+            .open(self.stderr_path())
+            .expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_handover"));
+        command.arg("serve").arg("--config").arg(&self.config);
+        // Nothing of whoever runs the tests may reach the server.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HANDOVER_")) {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("the server runs");
+        let stdout = child.stdout.take().expect("a pipe");
+        let (reader, unread) = match output {
+            Output::Followed => (Some(self.log.follow(stdout)), None),
+            Output::Unread => (None, Some(stdout)),
+        };
+        self.process = Some(Running {
+            child,
+            reader,
+            unread,
+        });
+    }
+
+    pub(crate) fn await_ready(&mut self) {
+        let api = self.api.clone();
+        eventually("the server is ready", Duration::from_secs(60), || {
+            if let Some(status) = self.exited() {
+                panic!("the server ended: {status}");
+            }
+            match api.try_send(&Method::GET, "/readyz?verbose", None) {
+                Some(answer) if answer.status == 200 => Ok(()),
+                Some(answer) => Err(answer.body.to_string()),
+                None => Err("no answer".to_owned()),
+            }
+        });
+    }
+
+    /// Begins to read the output that nobody read.
+    pub(crate) fn follow_output(&mut self) {
+        let log = self.log.clone();
+        let process = self.running();
+        let stdout = process.unread.take().expect("output that nobody reads");
+        process.reader = Some(log.follow(stdout));
+    }
+
+    fn running(&mut self) -> &mut Running {
+        self.process.as_mut().expect("the server runs")
+    }
+
+    fn exited(&mut self) -> Option<ExitStatus> {
+        self.running().child.try_wait().expect("a child")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().expect("the server runs").child.id()
+    }
+
+    /// `SIGKILL`: nothing of the process runs any more when this returns, and its output is read to the end.
+    pub(crate) fn kill(&mut self) {
+        let mut process = self.process.take().expect("the server runs");
+        process.child.kill().expect("a signal");
+        process.child.wait().expect("an end");
+        if let Some(reader) = process.reader {
+            reader.join().expect("the output is read");
+        }
+    }
+
+    /// `SIGTERM`, as a supervisor stops it; answers how it ended and how long that took.
+    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let from = Instant::now();
+        let pid = self.pid().to_string();
+        let sent = Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("a signal");
+        assert!(sent.success());
+        let status = eventually("the server ends", Duration::from_secs(60), || {
+            self.exited().ok_or("it still runs")
+        });
+        let took = from.elapsed();
+        let process = self.process.take().expect("the server ran");
+        if let Some(reader) = process.reader {
+            reader.join().expect("the output is read");
+        }
+        (status, took)
+    }
+
+    /// Resident memory in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("the process's status");
+        let kilobytes: u64 = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
+            .expect("a number");
+        kilobytes * 1024
+    }
+
+    pub(crate) fn job(&self, name: &str) -> Job {
+        self.api.job(name)
+    }
+
+    /// Waits until a job does this.
+    pub(crate) fn await_state(&self, job: &Job, state: &str) {
+        eventually(&format!("{} is {state}", job.path), SOON, || {
+            let view = job.view();
+            if view["state"] == state {
+                Ok(())
+            } else {
+                Err(format!("{view:#}"))
+            }
+        });
+    }
+
+    fn stderr_path(&self) -> PathBuf {
+        self.folder.path().join("stderr.log")
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            let _killed = process.child.kill();
+            let _ended = process.child.wait();
+        }
+        if std::thread::panicking() {
+            let text = std::fs::read_to_string(self.stderr_path()).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(60)..].join("\n");
+            println!("--- the server's log, its end\n{tail}\n---");
+        }
+    }
+}
+
+/// A loopback port that nobody listens on, below the range from which the kernel takes ports for outgoing connections and
+/// below that of `scripts/`, so that it stays free while the server is down.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FROM: u16 = 10_000;
+    const COUNT: u16 = 6_000;
+    let seed = u16::try_from(std::process::id() % u32::from(COUNT)).expect("a small number");
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FROM + (seed.wrapping_mul(7).wrapping_add(step)) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no free port");
+}
