@@ -74,7 +74,7 @@ impl fmt::Display for Guide {
         )?;
         writeln!(
             f,
-            "# 6. compare the group's offsets with the checkpoint's\ncurl -s '{api}/{job}/offsets'{compare}\n"
+            "# 6. compare the group's offsets with the checkpoint's\ncurl -s '{api}/{job}/offsets?fresh=true'{compare}\n"
         )?;
         write!(f, "Ctrl-C ends it.")
     }

@@ -2,13 +2,18 @@
 //!
 //! A code is stable: scripts and alerts compare it. Each has a page at `/problems/{code}` with its meaning and what to do.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{ObjectBuilder, RefOr, Schema, Type},
+};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $title:literal, $remedy:literal;)*) => {
         /// A stable code; see the module.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Code {
             $(#[doc = $title] #[serde(rename = $text)] $variant,)*
         }
@@ -117,6 +122,26 @@ codes! {
     JobFailed = "job-failed", 409, "The job ended while the operation waited for it", "GET /api/v1/jobs/{job} shows the failure.";
     Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. Start the job again: it resumes from its checkpoint.";
     StateNotUsed = "state-not-used", 409, "The checkpoint is set aside by this start", "Read replayed, skipped and lost in the plan before starting.";
+}
+
+// By hand: the derive does not see the names that the macro passes to serde.
+impl PartialSchema for Code {
+    fn schema() -> RefOr<Schema> {
+        ObjectBuilder::new()
+            .schema_type(Type::String)
+            .enum_values(Some(Self::ALL.iter().map(|code| code.as_str())))
+            .description(Some(
+                "A stable code; each has a page at `/problems/{code}`.",
+            ))
+            .build()
+            .into()
+    }
+}
+
+impl ToSchema for Code {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("Code")
+    }
 }
 
 impl std::fmt::Display for Code {

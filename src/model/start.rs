@@ -400,6 +400,7 @@ mod tests {
             json!({"from": "timestamp", "timestamp": "2026-11-28T02:00:00+01:00"}),
             json!({"from": "group-offsets"}),
             json!({"from": "shift", "by": -1000, "reason": "INC-4711"}),
+            json!({"from": "specific-offsets", "offsets": {"orders": {"0": 8540}}}),
             json!({"plan": "pl_x", "on_out_of_range": "earliest"}),
         ] {
             let request = StartRequest::read(&value).unwrap();

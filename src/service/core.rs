@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     comparison::{BrokerPartition, CheckpointFacts},
     error::{Result, ServiceError},
+    next_steps::RefusedStart,
 };
 use crate::{
     engine::{
@@ -33,7 +34,6 @@ use crate::{
         job::{JobSpec, SinkSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
-        resolver::Blocker,
         topic::TopicPartition,
         views::SourceStatus,
     },
@@ -258,8 +258,8 @@ pub(crate) struct JobFacts {
     pub(crate) window: HealthWindow,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
-    /// What stood against the last start, until the next one.
-    pub(crate) blockers: Vec<Blocker>,
+    /// The last start, if it was refused; until the next one.
+    pub(crate) refused: Option<RefusedStart>,
 }
 
 /// The live positions of one run at one moment.
@@ -333,7 +333,7 @@ impl JobEntry {
                 window: HealthWindow::default(),
                 counters: Counters::default(),
                 has_task: false,
-                blockers: Vec::new(),
+                refused: None,
             }),
             wake: Notify::new(),
             stop_asked: watch::Sender::new(false),

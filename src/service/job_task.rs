@@ -17,6 +17,7 @@ use super::{
     core::{Core, JobEntry},
     error::ServiceError,
     jobs::compare_now,
+    next_steps::RefusedStart,
     operations::{already_running, resume_from},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
@@ -243,9 +244,18 @@ impl JobTask {
                         && (operation.status == OperationStatus::Queued
                             || Instant::now() >= self.start_at) =>
                 {
-                    let request = serde_json::from_value(request);
-                    let request = request.unwrap_or_else(|_| StartRequest::auto());
-                    work = Some(Work::Start(Box::new(Asked { operation, request })));
+                    match StartRequest::read(&request) {
+                        Ok(request) => {
+                            work = Some(Work::Start(Box::new(Asked { operation, request })));
+                        }
+                        // Another version wrote it. To start somewhere else instead would be worse than not to start.
+                        Err(faults) => {
+                            let error = ServiceError::faults(faults, Code::InvalidRequest);
+                            let error = error.job(&self.job.name);
+                            self.finish(&operation, &failed("the request is read", &error))
+                                .await;
+                        }
+                    }
                 }
                 OperationKind::Start => {}
             }
@@ -341,11 +351,11 @@ impl JobTask {
         }
         self.job.stop_asked.send_replace(false);
         self.show(JobState::Starting);
-        {
+        let failed_before = {
             let mut facts = self.job.shared();
-            facts.blockers.clear();
-            facts.row.failure = None;
-        }
+            facts.refused = None;
+            facts.row.failure.take()
+        };
         let outcome = self.try_start(asked).await;
         self.job.shared().waiting.clear();
         match outcome {
@@ -369,7 +379,7 @@ impl JobTask {
                 tracing::warn!(job = %self.job.name, detail, "the start is tried again");
                 self.start_later();
             }
-            Err(Trouble::Refused(error)) => self.refuse_start(asked, error).await,
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
         }
     }
 
@@ -629,38 +639,61 @@ impl JobTask {
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError) {
+    async fn refuse_start(
+        &mut self,
+        asked: Option<&Asked>,
+        error: ServiceError,
+        failed_before: Option<JobFailure>,
+    ) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
-        self.job.shared().blockers.clone_from(&error.blockers);
+        if !error.blockers.is_empty() {
+            let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
+            self.job.shared().refused = Some(RefusedStart {
+                request,
+                blockers: error.blockers.clone(),
+            });
+        }
         let Some(asked) = asked else {
             let failure = failure_of(&error, self.core.now());
             return self.fail(failure).await;
         };
         let outcome = failed("refused", &error.job(&self.job.name));
-        let core = Arc::clone(&self.core);
-        let lease = self.lease;
         let operation = &asked.operation;
-        // Nobody who runs asks for a start, so what it was before is stopped.
-        let desired = DesiredState::Stopped;
-        let settled = match lease {
-            Some(lease) => {
-                self.settle(|| async {
-                    let ended = Some((&operation.id, &outcome));
-                    Ok(core.store.refuse_start(&lease, ended, desired).await?)
-                })
-                .await
-            }
-            None => {
-                self.finish(operation, &outcome).await;
-                Ok(())
-            }
+        let Some(lease) = self.lease else {
+            return self.finish(operation, &outcome).await;
         };
-        if settled.is_ok() {
-            self.lease = None;
-            self.show_row(JobState::Stopped, Some(desired), None);
-            self.core.announce(&operation.id);
-            self.core.refresh(&self.job).await;
+        let core = Arc::clone(&self.core);
+        let settled = self
+            .settle(|| async {
+                let ended = Some((&operation.id, &outcome));
+                let store = &core.store;
+                match &failed_before {
+                    None => {
+                        store
+                            .refuse_start(&lease, ended, DesiredState::Stopped)
+                            .await?;
+                    }
+                    // It needs a decision as before, and it should run as before.
+                    Some(failure) => {
+                        let state = JobState::Failed;
+                        store
+                            .settle_stopped(&lease, ended, state, Some(failure), true)
+                            .await?;
+                    }
+                }
+                Ok(())
+            })
+            .await;
+        if settled.is_err() {
+            return;
         }
+        self.lease = None;
+        match &failed_before {
+            None => self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None),
+            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+        }
+        self.core.announce(&operation.id);
+        self.core.refresh(&self.job).await;
     }
 
     // Ends.

@@ -98,7 +98,7 @@ impl Store {
     }
 
     /// Says that this process lives, for `ttl` from now by the database's clock. `false`: another process has taken the
-    /// instance id, and all jobs must stop. Answers within about 2 s, one way or the other.
+    /// instance id, and all jobs must stop. Answers within 2 s, one way or the other.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -264,7 +264,13 @@ pub(super) async fn release_lease(
     Ok(Release::Released { owner })
 }
 
+/// To the microsecond, which is what PostgreSQL counts in.
 fn interval(ttl: Duration) -> Result<PgInterval> {
-    PgInterval::try_from(ttl)
-        .map_err(|error| StoreError::Refused(format!("{ttl:?} is no time to live: {error}")))
+    let microseconds = i64::try_from(ttl.as_micros())
+        .map_err(|_| StoreError::Refused(format!("{ttl:?} is no time to live")))?;
+    Ok(PgInterval {
+        months: 0,
+        days: 0,
+        microseconds,
+    })
 }

@@ -34,6 +34,7 @@ impl Store {
             // The lock can be taken twice. Taken here already, what is pending now is what will be applied.
             connection.lock().await.map_err(refused)?;
             let before = pending(&mut connection).await?;
+            // Not `run`, which is the same but cannot be called in a task: "`Acquire` is not general enough".
             timeout(
                 limits.transaction,
                 MIGRATIONS.run_direct(None, &mut connection, false),

@@ -3,11 +3,11 @@
 //! One idea carries it: **a write that belongs to a running job begins with the fence.** The first statement of its
 //! transaction locks the job's lease row `FOR SHARE` under the epoch that the writer holds. No row: another owner has it,
 //! nothing was written. A row: a taker has to wait until this transaction has ended. So whatever a dead or late owner still
-//! has under way is either before the takeover or refused ([`leases`]).
+//! has under way is either before the takeover or refused (`leases`).
 //!
 //! Every call may end with an unknown outcome, because a connection can break between a COMMIT and its answer. Therefore
 //! every protected write can be repeated and then succeeds. And no caller's cancellation reaches a connection: statements
-//! run on tasks of their own ([`transaction`]).
+//! run on tasks of their own (`transaction`).
 //!
 //! Statements are checked at compile time against the migrations (`.sqlx/`). Times that decide anything come from the
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
@@ -61,7 +61,7 @@ impl std::fmt::Debug for StoreConfig {
 }
 
 /// The store. Cheap to clone; all clones share their connections.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Store {
     /// For everything but renewals.
     work: Sessions,
@@ -71,6 +71,13 @@ pub struct Store {
     tasks: TaskTracker,
     /// For migrations, whose connection has other limits.
     options: Arc<sqlx::postgres::PgConnectOptions>,
+}
+
+impl std::fmt::Debug for Store {
+    /// Without its options, which may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").finish_non_exhaustive()
+    }
 }
 
 impl Store {
@@ -126,5 +133,20 @@ impl Store {
         self.tasks.wait().await;
         self.work.close().await;
         self.renewals.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_debug_output_holds_the_password() {
+        let config = StoreConfig {
+            url: "postgres://u:geheim@127.0.0.1/db".to_owned(),
+            max_connections: 4,
+        };
+        let store = Store::connect_lazy(&config).unwrap();
+        assert!(!format!("{config:?} {store:?}").contains("geheim"));
     }
 }

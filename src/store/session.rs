@@ -21,7 +21,7 @@ use crate::engine::error::StoreError;
 
 /// How long things may take, in milliseconds where the server enforces it.
 pub(super) struct Limits {
-    /// How long to wait for a connection of the pool, or for a new one.
+    /// How long to wait for a connection of the pool, or for a new one, and for the pool to take one back.
     pub(super) acquire: Duration,
     /// The client's own limit for a whole transaction: the server cannot enforce its limits when it is not reachable.
     /// Above the sum of what the server allows for one slow statement and a lock.
@@ -39,12 +39,13 @@ pub(super) const WORK: Limits = Limits {
     lock_ms: 5_000,
 };
 
-/// For signs of life. A lease lives 3 s at least and is renewed each third of that.
+/// For signs of life. A lease lives 3 s at least, and its owner has to know before two thirds of that are over: 2 s for a
+/// connection and an answer together.
 pub(super) const RENEWALS: Limits = Limits {
     acquire: Duration::from_secs(1),
-    transaction: Duration::from_secs(2),
-    statement_ms: 1_000,
-    lock_ms: 1_000,
+    transaction: Duration::from_secs(1),
+    statement_ms: 900,
+    lock_ms: 900,
 };
 
 /// For migrations, which may rewrite a table. They wait for locks only so long, because whoever comes after a waiting
@@ -74,13 +75,13 @@ pub(super) fn connect_options(url: &str) -> Result<PgConnectOptions> {
 }
 
 /// Connections with common limits.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Sessions {
     pool: PgPool,
     /// Why the database was refused when it was last connected to. The pool tries again until its time-out and then only
     /// tells of that.
     refusal: Arc<Mutex<Option<String>>>,
-    acquire: Duration,
+    pub(super) acquire: Duration,
     pub(super) transaction: Duration,
 }
 

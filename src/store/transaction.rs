@@ -9,11 +9,15 @@
 //! never cancelled. If it takes too long, or if the end of its transaction is not known, its connection is closed instead
 //! of being used again. Plain statements go the same way: sqlx does read to the end what a dropped one has left, but until
 //! then the connection is lost to the pool, and one rule is easier to keep than two.
+//!
+//! A connection is given back with a deadline, too. The pool asks each one for a sign of life before it takes it back, and
+//! waits for the answer without end: with a cut cable its place would never be free again.
 
 use std::{future::Future, pin::Pin};
 
 use sqlx::{Connection, PgConnection};
 use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 use super::{Result, Store, errors::during, session::Sessions};
 use crate::{
@@ -98,10 +102,10 @@ impl Store {
         T: Send + 'static,
         F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T> + Send + 'static,
     {
-        let sessions = sessions.clone();
+        let (sessions, tasks) = (sessions.clone(), self.tasks.clone());
         let task = self
             .tasks
-            .spawn(async move { converse(&sessions, mode, work).await });
+            .spawn(async move { converse(&sessions, &tasks, mode, work).await });
         let outcome = task.await.unwrap_or_else(|error| {
             Err(if error.is_panic() {
                 StoreError::Refused("a task of the store crashed".to_owned())
@@ -113,7 +117,7 @@ impl Store {
     }
 }
 
-async fn converse<T, F>(sessions: &Sessions, mode: Mode, work: F) -> Result<T>
+async fn converse<T, F>(sessions: &Sessions, tasks: &TaskTracker, mode: Mode, work: F) -> Result<T>
 where
     F: for<'c> FnOnce(&'c mut PgConnection) -> Work<'c, T>,
 {
@@ -133,7 +137,10 @@ where
                 sessions.transaction.as_secs()
             ))),
         });
-    if !conversation.reusable {
+    if conversation.reusable {
+        // Not awaited: the answer is known.
+        tasks.spawn(timeout(sessions.acquire, connection.return_to_pool()));
+    } else {
         // Dropped without a word; the server rolls back what was open when it notices the end of the stream.
         drop(connection.detach());
     }

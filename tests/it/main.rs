@@ -1,9 +1,9 @@
 //! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
-mod api;
 mod broker;
 mod dev;
 mod e2e;
+mod service;
 mod store;
 mod support;

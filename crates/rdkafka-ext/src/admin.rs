@@ -336,6 +336,9 @@ impl AdminClient {
         let topics = TopicCollection::new(&c_names);
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
         let options = self.options(operation, DESCRIBE_TOPICS, deadline)?;
+        if let Some(broker) = self.any_broker(deadline)? {
+            options.set_broker(DESCRIBE_TOPICS, broker)?;
+        }
         let event = self.ask(
             DESCRIBE_TOPICS,
             sys::RD_KAFKA_EVENT_DESCRIBETOPICS_RESULT,
@@ -450,13 +453,32 @@ impl AdminClient {
     /// # Errors
     /// No answer in time.
     pub fn metadata(&self, deadline: Duration) -> Result<ClusterMetadata, CallError> {
+        self.ask_metadata(true, deadline)
+    }
+
+    /// A broker for questions that any broker answers: one that is connected, else one that the cluster names.
+    ///
+    /// librdkafka would ask the controller, and wait for it where it is away or, as in the mock cluster, does not exist.
+    fn any_broker(&self, deadline: Duration) -> Result<Option<i32>, CallError> {
+        if let Some(connected) = self.client.lowest_connected_broker() {
+            return Ok(Some(connected));
+        }
+        let metadata = self.ask_metadata(false, deadline)?;
+        Ok(metadata.brokers.iter().map(|broker| broker.id).min())
+    }
+
+    fn ask_metadata(
+        &self,
+        all_topics: bool,
+        deadline: Duration,
+    ) -> Result<ClusterMetadata, CallError> {
         let until = until(deadline);
         let mut metadata = ptr::null();
         // SAFETY: a live client; the metadata, if any, is ours.
         let code = ErrorCode(unsafe {
             coded::rd_kafka_metadata(
                 self.client.rk(),
-                1,
+                c_int::from(all_topics),
                 ptr::null_mut(),
                 &raw mut metadata,
                 millis(deadline),
@@ -583,6 +605,16 @@ impl Options {
                 self.0, level,
             ))
         }
+        .map_err(|error| CallError::Failed { operation, error })
+    }
+
+    /// Sends the request to this broker instead of the controller.
+    fn set_broker(&self, operation: &'static str, broker: i32) -> Result<(), CallError> {
+        // SAFETY: live options; without a buffer no text is written.
+        ErrorCode(unsafe {
+            coded::rd_kafka_AdminOptions_set_broker(self.0, broker, ptr::null_mut(), 0)
+        })
+        .check(|| None)
         .map_err(|error| CallError::Failed { operation, error })
     }
 

@@ -137,7 +137,24 @@ impl Connections {
     }
 }
 
-/// What a client is for: decides its type and where its errors are heard.
+impl Connections {
+    /// The connected broker with the lowest id; entries from before an id was known do not count.
+    fn lowest(&self) -> Option<i32> {
+        self.0
+            .iter()
+            .map(|(id, _, _)| *id)
+            .filter(|id| *id >= 0)
+            .min()
+    }
+}
+
+/// The group of clients that only ask. They never join it and commit nothing to it.
+///
+/// librdkafka (issue 5040) follows a null pointer when a broker answers a question for a group's offsets with "not
+/// coordinator", as a new cluster does for its first seconds, unless the asking client is a consumer with a group of its own.
+const GROUP_OF_ASKING_CLIENTS: &CStr = c"handover-questions";
+
+/// What a client is for: decides where its errors are heard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Consumes; errors arrive while a batch is awaited.
@@ -202,11 +219,17 @@ impl Native {
     fn route_to_background(&self) {
         // SAFETY: a live client with a background callback has both queues; our references to them are given back.
         unsafe {
-            let main = sys::rd_kafka_queue_get_main(self.rk());
             let background = sys::rd_kafka_queue_get_background(self.rk());
-            sys::rd_kafka_queue_forward(main, background);
+            for queue in [
+                sys::rd_kafka_queue_get_main(self.rk()),
+                sys::rd_kafka_queue_get_consumer(self.rk()),
+            ] {
+                if !queue.is_null() {
+                    sys::rd_kafka_queue_forward(queue, background);
+                    sys::rd_kafka_queue_destroy(queue);
+                }
+            }
             sys::rd_kafka_queue_destroy(background);
-            sys::rd_kafka_queue_destroy(main);
         }
     }
 
@@ -235,6 +258,11 @@ impl Native {
     /// How many brokers are connected and answer.
     pub(crate) fn connected_brokers(&self) -> usize {
         lock(&self.shared.connections).0.len()
+    }
+
+    /// A broker that is connected: always the same one while it is.
+    pub(crate) fn lowest_connected_broker(&self) -> Option<i32> {
+        lock(&self.shared.connections).lowest()
     }
 
     /// The error of a call that got no answer.
@@ -303,10 +331,7 @@ fn new_client(
     // SAFETY: a live configuration; the copy is ours, as `rd_kafka_new` takes it over only when it succeeds.
     let conf = unsafe { sys::rd_kafka_conf_dup(native.ptr()) };
     set_callbacks(conf, config, purpose, shared);
-    let kind = match purpose {
-        Purpose::Consume => sys::rd_kafka_type_t::RD_KAFKA_CONSUMER,
-        Purpose::Ask => sys::rd_kafka_type_t::RD_KAFKA_PRODUCER,
-    };
+    let kind = sys::rd_kafka_type_t::RD_KAFKA_CONSUMER;
     let mut reason: [c_char; 512] = [0; 512];
     // SAFETY: our configuration and a buffer with its size.
     let rk = unsafe { sys::rd_kafka_new(kind, conf, reason.as_mut_ptr(), reason.len()) };
@@ -341,6 +366,14 @@ fn set_callbacks(
         match purpose {
             Purpose::Consume => sys::rd_kafka_conf_set_error_cb(conf, Some(on_error)),
             Purpose::Ask => {
+                // A valid property and value; without a buffer no text is written.
+                sys::rd_kafka_conf_set(
+                    conf,
+                    c"group.id".as_ptr(),
+                    GROUP_OF_ASKING_CLIENTS.as_ptr(),
+                    std::ptr::null_mut(),
+                    0,
+                );
                 sys::rd_kafka_conf_set_events(conf, sys::RD_KAFKA_EVENT_ERROR);
                 sys::rd_kafka_conf_set_background_event_cb(conf, Some(on_event));
             }

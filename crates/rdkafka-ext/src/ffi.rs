@@ -82,6 +82,12 @@ pub(crate) mod coded {
             value: *mut *const c_void,
             size: *mut usize,
         ) -> c_int;
+        pub(crate) fn rd_kafka_AdminOptions_set_broker(
+            options: *mut sys::rd_kafka_AdminOptions_t,
+            broker_id: i32,
+            text: *mut c_char,
+            size: usize,
+        ) -> c_int;
         pub(crate) fn rd_kafka_AdminOptions_set_request_timeout(
             options: *mut sys::rd_kafka_AdminOptions_t,
             timeout_ms: c_int,

@@ -20,6 +20,7 @@ use rdkafka_ext::{
     AdminClient, AssignedOffset, BatchConsumer, CallError, CommitOffset, CreateError, ErrorCode,
     IsolationLevel, ListedOffset, LogSink, MessageBatch, OffsetSpec, Run,
 };
+use rdkafka_sys::{RDKafkaApiKey, RDKafkaRespErr};
 
 type Cluster = MockCluster<'static, DefaultProducerContext>;
 
@@ -710,4 +711,23 @@ fn a_refused_property_is_named_without_its_value() {
     // A consumer cannot be without a group.
     let error = BatchConsumer::create(&ClientConfig::new(), quiet()).unwrap_err();
     assert!(error.to_string().contains("group.id"), "{error}");
+}
+
+/// librdkafka issue 5040: a null pointer, unless the asking client has a group.
+#[test]
+fn a_group_without_a_coordinator_yet_is_an_error_and_no_crash() {
+    let cluster = cluster("orders", 1);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    let not_coordinator = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR; 20];
+    cluster.request_errors(RDKafkaApiKey::OffsetFetch, &not_coordinator);
+    let answer = admin.list_group_offsets("readers", Some(&[("orders", 0)]), false, PATIENCE);
+    assert!(answer.is_err(), "{answer:?}");
+}
+
+#[test]
+fn a_mock_topic_can_be_described() {
+    let cluster = cluster("orders", 3);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    let answer = admin.describe_topics(&["orders"], PATIENCE).unwrap();
+    assert_eq!(answer[0].result.as_ref().unwrap().partitions.len(), 3);
 }

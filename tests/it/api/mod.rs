@@ -19,7 +19,12 @@ use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
 use crate::support::{
-    client::block_on, kafka::Kafka, producer::Producer, server::TestServer, unique,
+    client::block_on,
+    kafka::Kafka,
+    producer::Producer,
+    server::TestServer,
+    unique,
+    wait::{SOON, eventually},
 };
 
 const DOCUMENT: &str = include_str!("../../../openapi/handover.json");
@@ -188,7 +193,7 @@ impl Answer {
             let response = request
                 .send()
                 .await
-                .unwrap_or_else(|error| panic!("{what}: {error}"));
+                .unwrap_or_else(|error| panic!("{what}: {error:?}"));
             let status = response.status().as_u16();
             let headers = response.headers().clone();
             let text = response.text().await.expect("a body");
@@ -270,13 +275,24 @@ impl Scene {
         job
     }
 
-    /// Makes a job and starts it.
+    /// Makes a job, starts it and waits until it has read everything.
     fn run(&self, name: &str) -> String {
         let job = self.create(name);
         self.client
             .job("startJob", &job)
             .query("wait", "60s")
             .expect(200);
+        eventually("everything is read", SOON, || {
+            let view = self
+                .client
+                .job("inspectOffsets", &job)
+                .query("fresh", "true")
+                .expect(200);
+            match view.body["totals"]["position_lag"].as_i64() {
+                Some(0) => Ok(()),
+                lag => Err(format!("{lag:?}")),
+            }
+        });
         job
     }
 

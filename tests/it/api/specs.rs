@@ -94,7 +94,7 @@ fn a_patch_changes_what_it_names() {
         .expect(200);
     assert_eq!(patched.header("etag"), "\"2\"");
     let spec = client.job("getSpec", &job).expect(200).body;
-    assert_eq!(spec["checkpoint"]["timeout"], "180s");
+    assert_eq!(spec["checkpoint"]["timeout"], "3m");
     assert_eq!(spec["checkpoint"]["interval"], "1h");
 
     // null goes back to the default.
@@ -221,7 +221,13 @@ fn a_group_belongs_to_one_job() {
         .job("putSpec", &second)
         .json(&spec)
         .refused("group-id-taken");
+    // Sharing is a matter of both.
     spec["source"]["allow_shared_group"] = json!(true);
+    client
+        .job("putSpec", &second)
+        .json(&spec)
+        .refused("group-id-taken");
+    client.job("putSpec", &first).json(&spec).expect(200);
     client.job("putSpec", &second).json(&spec).expect(201);
 }
 

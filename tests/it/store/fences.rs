@@ -154,9 +154,9 @@ async fn after_its_release_a_lease_writes_nothing_and_settling_again_succeeds() 
 #[tokio::test]
 async fn with_the_lease_every_call_works() {
     // Or the tests above would also pass for calls that always refuse.
+    let world = World::new().await;
     for (name, call) in PROTECTED {
-        let world = World::new().await;
-        let (job, _, lease) = world.owned_job("orders").await;
+        let (job, _, lease) = world.owned_job(&name.replace('_', "-")).await;
         world
             .store
             .complete(&lease, &checkpoint(&lease, 1, CheckpointKind::Manual, 5))
@@ -174,9 +174,9 @@ async fn with_the_lease_every_call_works() {
 
 #[tokio::test]
 async fn a_taker_waits_for_each_protected_write_under_way() {
+    let world = World::new().await;
     for (name, call) in PROTECTED {
-        let world = World::new().await;
-        let (job, owner, lease) = world.owned_job("orders").await;
+        let (job, owner, lease) = world.owned_job(&name.replace('_', "-")).await;
         world
             .store
             .complete(&lease, &checkpoint(&lease, 1, CheckpointKind::Manual, 5))
@@ -217,9 +217,9 @@ async fn a_taker_waits_for_each_protected_write_under_way() {
 
 #[tokio::test]
 async fn a_protected_write_waits_for_a_taker_and_is_refused() {
+    let world = World::new().await;
     for (name, call) in PROTECTED {
-        let world = World::new().await;
-        let (job, _, lease) = world.owned_job("orders").await;
+        let (job, _, lease) = world.owned_job(&name.replace('_', "-")).await;
         world
             .store
             .complete(&lease, &checkpoint(&lease, 1, CheckpointKind::Manual, 5))
@@ -227,8 +227,9 @@ async fn a_protected_write_waits_for_a_taker_and_is_refused() {
             .unwrap();
         let heir = world.instance("heir").await;
         let mut taker = world.sql.begin().await.unwrap();
-        sqlx::query("UPDATE job_leases SET owner = $1, owner_instance = 'heir', epoch = epoch + 1")
+        sqlx::query("UPDATE job_leases SET owner = $1, owner_instance = 'heir', epoch = epoch + 1 WHERE job_uid = $2")
             .bind(heir.id)
+            .bind(job.uid.0)
             .execute(&mut *taker)
             .await
             .unwrap();

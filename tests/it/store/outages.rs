@@ -147,6 +147,34 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     );
 }
 
+#[tokio::test]
+async fn a_cut_cable_is_noticed_in_time_and_mended() {
+    let world = World::new().await;
+    let proxy = Proxy::before(&world.database.url()).await;
+    let store = open(&proxy.url);
+    let owner = instance(&store, "owner").await;
+    assert!(store.renew_instance(&owner, TTL).await.unwrap());
+    proxy.orders.silent.store(true, Ordering::SeqCst);
+    // A lease lives 3 s at least, and its owner has to know before the end of two thirds of it.
+    let asked = Instant::now();
+    assert_unavailable(&store.renew_instance(&owner, TTL).await);
+    assert!(
+        asked.elapsed() < Duration::from_millis(2_000),
+        "{:?}",
+        asked.elapsed()
+    );
+    let asked = Instant::now();
+    assert_unavailable(&store.install_id().await);
+    assert!(
+        asked.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        asked.elapsed()
+    );
+    proxy.orders.silent.store(false, Ordering::SeqCst);
+    assert!(store.renew_instance(&owner, TTL).await.unwrap());
+    store.install_id().await.unwrap();
+}
+
 fn assert_unavailable<T: std::fmt::Debug>(outcome: &Result<T, StoreError>) {
     assert!(
         matches!(outcome, Err(StoreError::Unavailable(_))),
@@ -157,7 +185,14 @@ fn assert_unavailable<T: std::fmt::Debug>(outcome: &Result<T, StoreError>) {
 /// Stands between the store and the database, and can lose the answer to a COMMIT that has taken effect.
 struct Proxy {
     url: String,
-    lose: Arc<AtomicBool>,
+    orders: Arc<Orders>,
+}
+
+#[derive(Default)]
+struct Orders {
+    lose_next_commit: AtomicBool,
+    /// Nothing passes, and no connection ends: a cut cable.
+    silent: AtomicBool,
 }
 
 impl Proxy {
@@ -171,31 +206,32 @@ impl Proxy {
             "{scheme}://{user}@{}/{path}",
             listener.local_addr().unwrap()
         );
-        let lose = Arc::new(AtomicBool::new(false));
-        let orders = Arc::clone(&lose);
+        let orders = Arc::new(Orders::default());
+        let shared = Arc::clone(&orders);
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(forward(client, server, Arc::clone(&orders)));
+                tokio::spawn(forward(client, server, Arc::clone(&shared)));
             }
         });
-        Self { url, lose }
+        Self { url, orders }
     }
 
     fn lose_the_next_commit(&self) {
-        self.lose.store(true, Ordering::SeqCst);
+        self.orders.lose_next_commit.store(true, Ordering::SeqCst);
     }
 }
 
-async fn forward(mut client: TcpStream, mut server: TcpStream, lose: Arc<AtomicBool>) {
+async fn forward(mut client: TcpStream, mut server: TcpStream, orders: Arc<Orders>) {
     let (mut question, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
     let mut losing = false;
     loop {
         tokio::select! {
             read = client.read(&mut question) => {
                 let Ok(length @ 1..) = read else { return };
+                if orders.silent.load(Ordering::SeqCst) { continue }
                 let is_commit = question[..length].windows(7).any(|bytes| bytes == b"COMMIT\0");
-                losing = losing || (is_commit && lose.swap(false, Ordering::SeqCst));
+                losing = losing || (is_commit && orders.lose_next_commit.swap(false, Ordering::SeqCst));
                 if server.write_all(&question[..length]).await.is_err() { return }
             }
             read = server.read(&mut answer) => {
