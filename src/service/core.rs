@@ -245,7 +245,10 @@ pub(crate) struct JobFacts {
     pub(crate) run: Option<JobHandle>,
     /// What a start waits for.
     pub(crate) waiting: Vec<Waiting>,
+    /// When the brokers were asked last (when that began, not when they answered).
     pub(crate) attempted_at: Option<Instant>,
+    /// Answers to questions from before are no longer to be used: the job has moved the group or itself since.
+    pub(crate) outdated_at: Option<Instant>,
     pub(crate) brokers: Source<BTreeMap<TopicPartition, BrokerPartition>>,
     pub(crate) group: Source<BTreeMap<TopicPartition, GroupOffset>>,
     pub(crate) members: Option<usize>,
@@ -321,6 +324,7 @@ impl JobEntry {
                 run: None,
                 waiting: Vec::new(),
                 attempted_at: None,
+                outdated_at: None,
                 brokers: Source::default(),
                 group: Source::default(),
                 members: None,
@@ -346,6 +350,12 @@ impl JobEntry {
         self.shared().row.clone()
     }
 
+    /// Has the brokers asked again, and what they said until now used no more.
+    pub(crate) fn measure_anew(&self) {
+        self.shared().outdated_at = Some(Instant::now());
+        self.measure_soon.notify_one();
+    }
+
     pub(crate) fn state(&self) -> JobState {
         self.shared().shown_state().0
     }
@@ -359,9 +369,14 @@ impl JobFacts {
         }
     }
 
-    /// What the job does, and since when.
+    /// What the job does, and since when. Before this server has taken the job up, a row that says running was written by a
+    /// server that is gone.
     pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
-        self.state.unwrap_or((self.row.state, self.row.state_since))
+        let stored = match self.row.state {
+            JobState::Running => JobState::Starting,
+            state => state,
+        };
+        self.state.unwrap_or((stored, self.row.state_since))
     }
 
     /// The status of the run, if there is one.

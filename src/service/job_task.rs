@@ -326,7 +326,7 @@ impl JobTask {
                 .await;
             let outcome = match report {
                 Some(report) if report.failure.is_none() => {
-                    job.measure_soon.notify_one();
+                    job.measure_anew();
                     OperationOutcome::Succeeded {
                         changed: true,
                         step: format!("checkpoint {} is stored", report.id),
@@ -628,7 +628,7 @@ impl JobTask {
             let mut facts = self.job.shared();
             facts.run = Some(run.clone());
             facts.window = HealthWindow::default();
-            facts.attempted_at = None;
+            facts.outdated_at = Some(Instant::now());
             facts.row.running = Some(RunningSpec {
                 generation: row.generation,
                 spec: row.spec.clone(),
@@ -796,7 +796,7 @@ impl JobTask {
         facts.window.clear();
         facts.row.running = None;
         drop(facts);
-        self.job.measure_soon.notify_one();
+        self.job.measure_anew();
     }
 
     // Stops.
