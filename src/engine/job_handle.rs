@@ -48,10 +48,6 @@ pub struct JobRun {
 }
 
 /// How a run ended.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made once a run, and moved a few times"
-)]
 #[derive(Debug, Clone)]
 pub enum JobEnd {
     /// As asked.

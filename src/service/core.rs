@@ -374,7 +374,10 @@ impl JobFacts {
     pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
         let stored = match self.row.state {
             JobState::Running => JobState::Starting,
-            state => state,
+            state @ (JobState::Stopped
+            | JobState::Starting
+            | JobState::Stopping
+            | JobState::Failed) => state,
         };
         self.state.unwrap_or((stored, self.row.state_since))
     }
