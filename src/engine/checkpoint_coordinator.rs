@@ -109,7 +109,10 @@ pub(super) struct CheckpointCoordinator {
     next_id: CheckpointId,
     attempt: Option<Attempt>,
     queued: Option<Queued>,
-    next_due: Instant,
+    /// When the newest attempt, or what took the place of one, began.
+    beat: Instant,
+    /// When the newest attempt ended.
+    ended: Option<Instant>,
     /// Periodic ones are held back while the job is stopping.
     periodic: bool,
 }
@@ -121,22 +124,28 @@ impl CheckpointCoordinator {
         next_id: CheckpointId,
         now: Instant,
     ) -> Self {
-        let next_due = now + spec.interval.0;
         Self {
             spec,
             subtasks,
             next_id,
             attempt: None,
             queued: None,
-            next_due,
+            beat: now,
+            ended: None,
             periodic: true,
         }
     }
 
-    /// Takes new timing, from now on.
-    pub(super) fn set_spec(&mut self, spec: CheckpointSpec, now: Instant) {
-        self.next_due = self.next_due.min(now + spec.interval.0);
+    /// Takes new timing, from now on. An attempt under way keeps its timeout.
+    pub(super) fn set_spec(&mut self, spec: CheckpointSpec) {
         self.spec = spec;
+    }
+
+    /// Triggers keep their beat from the begin, and the pause from the end: whichever is later.
+    fn next_due(&self) -> Instant {
+        let by_beat = self.beat + self.spec.interval.0;
+        let by_pause = self.ended.map(|ended| ended + self.spec.min_pause.0);
+        by_pause.map_or(by_beat, |by_pause| by_beat.max(by_pause))
     }
 
     /// Lets periodic checkpoints through, or holds them back.
@@ -148,7 +157,7 @@ impl CheckpointCoordinator {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.attempt {
             Some(attempt) => (!attempt.storing).then_some(attempt.deadline),
-            None => self.periodic.then_some(self.next_due),
+            None => self.periodic.then(|| self.next_due()),
         }
     }
 
@@ -184,7 +193,7 @@ impl CheckpointCoordinator {
 
     /// A due periodic checkpoint was answered by confirming the newest one.
     pub(super) fn skipped(&mut self, now: Instant) {
-        self.next_due = now + self.spec.interval.0;
+        self.beat = now;
     }
 
     /// Begins the periodic attempt that was due.
@@ -207,7 +216,7 @@ impl CheckpointCoordinator {
 
     fn tick(&mut self, now: Instant) -> Vec<CoordinatorAction> {
         match &self.attempt {
-            None if self.periodic && now >= self.next_due => vec![CoordinatorAction::Due],
+            None if self.periodic && now >= self.next_due() => vec![CoordinatorAction::Due],
             Some(attempt) if !attempt.storing && now >= attempt.deadline => {
                 let failure = timed_out(attempt, now);
                 self.fail(failure, now)
@@ -296,8 +305,8 @@ impl CheckpointCoordinator {
 
     fn end_attempt(&mut self, now: Instant) {
         if let Some(attempt) = self.attempt.take() {
-            // Triggers keep their beat from the begin, and the pause from the end: whichever is later.
-            self.next_due = (attempt.began + self.spec.interval.0).max(now + self.spec.min_pause.0);
+            self.beat = attempt.began;
+            self.ended = Some(now);
         }
     }
 
@@ -484,6 +493,20 @@ mod tests {
                 }
             ]
         );
+    }
+
+    #[test]
+    fn new_timing_counts_from_the_last_attempt() {
+        let start = Instant::now();
+        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
+        let every = |interval| CheckpointSpec {
+            interval: HumanDuration::from_secs(interval),
+            ..spec()
+        };
+        coordinator.set_spec(every(30));
+        assert_eq!(coordinator.deadline(), Some(start + seconds(30)));
+        coordinator.set_spec(every(5));
+        assert_eq!(coordinator.deadline(), Some(start + seconds(5)));
     }
 
     #[test]

@@ -96,7 +96,10 @@ impl ConsumerLoop {
                     self.reachability.regained();
                     batch
                 }
-                Polled::Idle => return Ok(Step::GoOn),
+                Polled::Idle => {
+                    self.reachability.regained();
+                    return Ok(Step::GoOn);
+                }
                 Polled::Unreachable(detail) => {
                     self.reachability.lost(detail);
                     return Ok(Step::GoOn);

@@ -48,14 +48,10 @@ pub struct JobRun {
 }
 
 /// How a run ended.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made once a run, and moved a few times"
-)]
 #[derive(Debug, Clone)]
 pub enum JobEnd {
     /// As asked.
-    Stopped(StopOutcome),
+    Stopped(Box<StopOutcome>),
     /// It gave up.
     Failed(JobError),
 }
@@ -167,15 +163,14 @@ impl JobHandle {
         timeout: Duration,
     ) -> Result<JobEnd, StopRefused> {
         let (refused, refusal) = oneshot::channel();
-        // A job that has ended takes no command, and needs none.
-        let _ended_already = self
-            .commands
-            .send(Command::Stop {
-                checkpoint,
-                timeout,
-                refused,
-            })
-            .await;
+        let command = Command::Stop {
+            checkpoint,
+            timeout,
+            refused,
+        };
+        // A job that has ended takes no command, and needs none. It gives the command back, and with it the end on which
+        // the refusal is awaited: it must not be kept.
+        drop(self.commands.send(command).await);
         match refusal.await {
             Ok(refused) => Err(refused),
             Err(_) => Ok(self.ended().await),

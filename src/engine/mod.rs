@@ -46,5 +46,7 @@ mod job_task;
 mod pending_positions;
 pub mod ports;
 mod subtask;
+#[cfg(test)]
+mod tests;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};

@@ -145,12 +145,6 @@ pub trait KafkaCluster: Send + Sync {
     /// # Errors
     /// When the coordinator does not answer.
     async fn group_members(&self, group: &str) -> Result<usize, KafkaError>;
-
-    /// Asks whether the cluster answers at all.
-    ///
-    /// # Errors
-    /// When it does not.
-    async fn check(&self) -> Result<(), KafkaError>;
 }
 
 /// A topic as the cluster describes it.

@@ -30,7 +30,7 @@ pub(super) struct InspectQuery {
     #[serde(default)]
     #[param(required = false, default = false)]
     summary: bool,
-    /// Ask the brokers now; answers of the last second are used again.
+    /// Ask the brokers in any case; otherwise answers of the last second are used again.
     #[serde(default)]
     #[param(required = false, default = false)]
     fresh: bool,

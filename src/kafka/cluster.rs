@@ -143,20 +143,6 @@ impl KafkaCluster for Cluster {
             })
             .await
     }
-
-    async fn check(&self) -> Result<(), KafkaError> {
-        let operation = "ask the cluster for its metadata";
-        self.questions
-            .ask(operation, move |asked| {
-                asked.repeat(|client, deadline| {
-                    let metadata = client.metadata(deadline);
-                    metadata
-                        .map(drop)
-                        .map_err(|error| error::call(operation, &Subject::Cluster, &error))
-                })
-            })
-            .await
-    }
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -23,8 +23,6 @@ pub(super) enum Subject {
         group: String,
         topic: Option<String>,
     },
-    /// The cluster as a whole.
-    Cluster,
 }
 
 impl Subject {
@@ -48,7 +46,6 @@ impl Subject {
                 format!("Read on group `{group}`")
             }
             Self::Commit { topic, .. } => of_topic("Read", topic.as_deref()),
-            Self::Cluster => "Describe on the cluster".to_owned(),
         }
     }
 }
@@ -259,7 +256,11 @@ mod tests {
                 Subject::Commit { group, topic },
                 "Read on topic `orders`",
             ),
-            (31, Subject::Cluster, "Describe on the cluster"),
+            (
+                31,
+                Subject::Topics { topic: None },
+                "Describe on the cluster",
+            ),
         ];
         for (code, subject, acl) in cases {
             let error = answer(code, &subject);
@@ -305,7 +306,7 @@ mod tests {
             last_error: None,
         };
         assert_eq!(
-            call("x", &Subject::Cluster, &silent).code,
+            call("x", &Subject::Topics { topic: None }, &silent).code,
             Code::KafkaTimeout
         );
         let login = ClientError {
@@ -321,7 +322,7 @@ mod tests {
             waited,
             last_error: Some(login),
         };
-        let error = call("x", &Subject::Cluster, &refused);
+        let error = call("x", &Subject::Topics { topic: None }, &refused);
         assert_eq!(error.code, Code::KafkaUnreachable);
         assert!(
             error.detail.contains("refuses the login"),

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     comparison::{BrokerPartition, CheckpointFacts},
     error::{Result, ServiceError},
+    next_steps::RefusedStart,
 };
 use crate::{
     engine::{
@@ -33,7 +34,6 @@ use crate::{
         job::{JobSpec, SinkSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
-        resolver::Blocker,
         topic::TopicPartition,
         views::SourceStatus,
     },
@@ -176,7 +176,7 @@ impl Core {
     pub(crate) fn remember(&self, row: JobRow) -> Arc<JobEntry> {
         let mut jobs = lock(&self.jobs);
         if let Some(job) = jobs.get(&row.name).filter(|job| job.uid == row.uid) {
-            job.shared().row = row;
+            job.shared().learn(row);
             return Arc::clone(job);
         }
         let job = Arc::new(JobEntry::new(row));
@@ -188,7 +188,7 @@ impl Core {
     /// Reads a job's row again; leaves the old one when the store does not answer.
     pub(crate) async fn refresh(&self, job: &JobEntry) {
         match self.store.job_by_uid(job.uid).await {
-            Ok(Some(row)) => job.shared().row = row,
+            Ok(Some(row)) => job.shared().learn(row),
             Ok(None) => {}
             Err(error) => tracing::debug!(job = %job.name, %error, "cannot read the job again"),
         }
@@ -245,7 +245,10 @@ pub(crate) struct JobFacts {
     pub(crate) run: Option<JobHandle>,
     /// What a start waits for.
     pub(crate) waiting: Vec<Waiting>,
+    /// When the brokers were asked last (when that began, not when they answered).
     pub(crate) attempted_at: Option<Instant>,
+    /// Answers to questions from before are no longer to be used: the job has moved the group or itself since.
+    pub(crate) outdated_at: Option<Instant>,
     pub(crate) brokers: Source<BTreeMap<TopicPartition, BrokerPartition>>,
     pub(crate) group: Source<BTreeMap<TopicPartition, GroupOffset>>,
     pub(crate) members: Option<usize>,
@@ -255,8 +258,8 @@ pub(crate) struct JobFacts {
     pub(crate) window: HealthWindow,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
-    /// What stood against the last start, until the next one.
-    pub(crate) blockers: Vec<Blocker>,
+    /// The last start, if it was refused; until the next one.
+    pub(crate) refused: Option<RefusedStart>,
 }
 
 /// The live positions of one run at one moment.
@@ -321,6 +324,7 @@ impl JobEntry {
                 run: None,
                 waiting: Vec::new(),
                 attempted_at: None,
+                outdated_at: None,
                 brokers: Source::default(),
                 group: Source::default(),
                 members: None,
@@ -329,7 +333,7 @@ impl JobEntry {
                 window: HealthWindow::default(),
                 counters: Counters::default(),
                 has_task: false,
-                blockers: Vec::new(),
+                refused: None,
             }),
             wake: Notify::new(),
             stop_asked: watch::Sender::new(false),
@@ -346,15 +350,36 @@ impl JobEntry {
         self.shared().row.clone()
     }
 
+    /// Has the brokers asked again, and what they said until now used no more.
+    pub(crate) fn measure_anew(&self) {
+        self.shared().outdated_at = Some(Instant::now());
+        self.measure_soon.notify_one();
+    }
+
     pub(crate) fn state(&self) -> JobState {
         self.shared().shown_state().0
     }
 }
 
 impl JobFacts {
-    /// What the job does, and since when.
+    /// Keeps a row that was read, unless a newer spec has been learnt while it was under way.
+    pub(crate) fn learn(&mut self, row: JobRow) {
+        if row.generation >= self.row.generation {
+            self.row = row;
+        }
+    }
+
+    /// What the job does, and since when. Before this server has taken the job up, a row that says running was written by a
+    /// server that is gone.
     pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
-        self.state.unwrap_or((self.row.state, self.row.state_since))
+        let stored = match self.row.state {
+            JobState::Running => JobState::Starting,
+            state @ (JobState::Stopped
+            | JobState::Starting
+            | JobState::Stopping
+            | JobState::Failed) => state,
+        };
+        self.state.unwrap_or((stored, self.row.state_since))
     }
 
     /// The status of the run, if there is one.

@@ -17,6 +17,7 @@ use super::{
     core::{Core, JobEntry},
     error::ServiceError,
     jobs::compare_now,
+    next_steps::RefusedStart,
     operations::{already_running, resume_from},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
@@ -75,7 +76,7 @@ enum Work {
     Shutdown,
     Ended(JobEnd),
     Start(Box<Asked>),
-    Stop(Operation, StopRequest),
+    Stop(Box<Operation>, StopRequest),
     /// The job should run and does not.
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
@@ -219,15 +220,23 @@ impl JobTask {
         }
     }
 
+    /// The row is read before the operations. A start writes both at once: were they read the other way round, its desired
+    /// state could be seen without it, and the job would be started as if by the server itself.
     async fn look(&mut self) -> Option<Work> {
-        let open = match self.core.store.open_operations(self.job.uid).await {
-            Ok(open) => open,
+        let store = &self.core.store;
+        let read = async {
+            let row = store.job_by_uid(self.job.uid).await?;
+            Ok::<_, StoreError>((row, store.open_operations(self.job.uid).await?))
+        };
+        let (row, open) = match read.await {
+            Ok((Some(row), open)) => (row, open),
+            Ok((None, _)) => return None,
             Err(error) => {
                 tracing::debug!(job = %self.job.name, %error, "cannot ask what there is to do");
                 return None;
             }
         };
-        self.core.refresh(&self.job).await;
+        self.job.shared().learn(row.clone());
         let mut checkpoints = Vec::new();
         let mut work = None;
         for (operation, request) in open {
@@ -235,7 +244,10 @@ impl JobTask {
                 OperationKind::Checkpoint => checkpoints.push((operation, request)),
                 OperationKind::Stop => {
                     let request = read_request(&request, StopRequest::read);
-                    work = Some(Work::Stop(operation, request.unwrap_or_else(plain_stop)));
+                    work = Some(Work::Stop(
+                        Box::new(operation),
+                        request.unwrap_or_else(plain_stop),
+                    ));
                 }
                 // One that was tried already waits out its pause.
                 OperationKind::Start
@@ -260,14 +272,13 @@ impl JobTask {
             }
         }
         self.take_up_checkpoint(checkpoints, work.is_some()).await;
-        work.or_else(|| self.look_at_states())
+        work.or_else(|| self.look_at_states(&row))
     }
 
-    fn look_at_states(&self) -> Option<Work> {
+    fn look_at_states(&self, row: &JobRow) -> Option<Work> {
         if self.run.is_some() {
             return None;
         }
-        let row = self.job.row();
         let others = row
             .owner
             .as_ref()
@@ -315,7 +326,7 @@ impl JobTask {
                 .await;
             let outcome = match report {
                 Some(report) if report.failure.is_none() => {
-                    job.measure_soon.notify_one();
+                    job.measure_anew();
                     OperationOutcome::Succeeded {
                         changed: true,
                         step: format!("checkpoint {} is stored", report.id),
@@ -350,11 +361,11 @@ impl JobTask {
         }
         self.job.stop_asked.send_replace(false);
         self.show(JobState::Starting);
-        {
+        let failed_before = {
             let mut facts = self.job.shared();
-            facts.blockers.clear();
-            facts.row.failure = None;
-        }
+            facts.refused = None;
+            facts.row.failure.take()
+        };
         let outcome = self.try_start(asked).await;
         self.job.shared().waiting.clear();
         match outcome {
@@ -378,7 +389,7 @@ impl JobTask {
                 tracing::warn!(job = %self.job.name, detail, "the start is tried again");
                 self.start_later();
             }
-            Err(Trouble::Refused(error)) => self.refuse_start(asked, error).await,
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
         }
     }
 
@@ -617,7 +628,7 @@ impl JobTask {
             let mut facts = self.job.shared();
             facts.run = Some(run.clone());
             facts.window = HealthWindow::default();
-            facts.attempted_at = None;
+            facts.outdated_at = Some(Instant::now());
             facts.row.running = Some(RunningSpec {
                 generation: row.generation,
                 spec: row.spec.clone(),
@@ -638,38 +649,61 @@ impl JobTask {
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError) {
+    async fn refuse_start(
+        &mut self,
+        asked: Option<&Asked>,
+        error: ServiceError,
+        failed_before: Option<JobFailure>,
+    ) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
-        self.job.shared().blockers.clone_from(&error.blockers);
+        if !error.blockers.is_empty() {
+            let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
+            self.job.shared().refused = Some(RefusedStart {
+                request,
+                blockers: error.blockers.clone(),
+            });
+        }
         let Some(asked) = asked else {
             let failure = failure_of(&error, self.core.now());
             return self.fail(failure).await;
         };
         let outcome = failed("refused", &error.job(&self.job.name));
-        let core = Arc::clone(&self.core);
-        let lease = self.lease;
         let operation = &asked.operation;
-        // Nobody who runs asks for a start, so what it was before is stopped.
-        let desired = DesiredState::Stopped;
-        let settled = match lease {
-            Some(lease) => {
-                self.settle(|| async {
-                    let ended = Some((&operation.id, &outcome));
-                    Ok(core.store.refuse_start(&lease, ended, desired).await?)
-                })
-                .await
-            }
-            None => {
-                self.finish(operation, &outcome).await;
-                Ok(())
-            }
+        let Some(lease) = self.lease else {
+            return self.finish(operation, &outcome).await;
         };
-        if settled.is_ok() {
-            self.lease = None;
-            self.show_row(JobState::Stopped, Some(desired), None);
-            self.core.announce(&operation.id);
-            self.core.refresh(&self.job).await;
+        let core = Arc::clone(&self.core);
+        let settled = self
+            .settle(|| async {
+                let ended = Some((&operation.id, &outcome));
+                let store = &core.store;
+                match &failed_before {
+                    None => {
+                        store
+                            .refuse_start(&lease, ended, DesiredState::Stopped)
+                            .await?;
+                    }
+                    // It needs a decision as before, and it should run as before.
+                    Some(failure) => {
+                        let state = JobState::Failed;
+                        store
+                            .settle_stopped(&lease, ended, state, Some(failure), true)
+                            .await?;
+                    }
+                }
+                Ok(())
+            })
+            .await;
+        if settled.is_err() {
+            return;
         }
+        self.lease = None;
+        match &failed_before {
+            None => self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None),
+            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+        }
+        self.core.announce(&operation.id);
+        self.core.refresh(&self.job).await;
     }
 
     // Ends.
@@ -762,7 +796,7 @@ impl JobTask {
         facts.window.clear();
         facts.row.running = None;
         drop(facts);
-        self.job.measure_soon.notify_one();
+        self.job.measure_anew();
     }
 
     // Stops.

@@ -114,7 +114,7 @@ impl Standing {
             mode: &row.spec.startup_mode,
             mode_shadowed: shadowed,
             pending_start: row.pending_start.as_ref(),
-            blockers: &facts.blockers,
+            refused: facts.refused.as_ref(),
             restart_required: !pending_fields.is_empty(),
             divergence: worst_divergence(&partitions),
         };

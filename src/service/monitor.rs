@@ -35,7 +35,7 @@ const RUNNING_EVERY: Duration = Duration::from_secs(5);
 const STOPPED_EVERY: Duration = Duration::from_secs(15);
 /// How long one measurement may take.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// How old facts may be that a caller who asks for fresh ones is given.
+/// How old facts may be that a caller is given who does not ask for fresh ones.
 pub(crate) const REUSE: Duration = Duration::from_secs(1);
 /// Measurements at the same time.
 const AT_ONCE: usize = 8;
@@ -68,12 +68,19 @@ pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Ar
     }
 }
 
-/// Asks the brokers, unless they were asked at most `reuse` ago.
+/// Asks the brokers, unless they were asked at most `reuse` before this call. With no reuse, callers who came while others
+/// were being answered share one question that began after they came.
 pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
+    let called = Instant::now();
     let _one_at_a_time = job.measuring.lock().await;
+    let began = Instant::now();
     let (spec, live) = {
         let mut facts = job.shared();
-        if facts.attempted_at.is_some_and(|at| at.elapsed() <= reuse) {
+        let outdated = facts.outdated_at;
+        let still_good = |asked: Instant| {
+            asked + reuse >= called && outdated.is_none_or(|outdated| asked > outdated)
+        };
+        if facts.attempted_at.is_some_and(still_good) {
             return;
         }
         let live = facts.status().map(|status| LiveSnapshot {
@@ -93,7 +100,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     };
     let now = core.now();
     let mut facts = job.shared();
-    facts.attempted_at = Some(Instant::now());
+    facts.attempted_at = Some(began);
     match answers.brokers {
         Ok(brokers) => {
             if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {

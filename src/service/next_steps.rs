@@ -13,7 +13,7 @@ use crate::model::{
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
     resolver::Blocker,
-    start::PendingStart,
+    start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
     views::{Commands, DivergenceCause, JobLag, NextStep},
 };
@@ -72,6 +72,13 @@ impl Curl<'_> {
     }
 }
 
+/// A start that was refused, and what stood against it.
+#[derive(Debug, Clone)]
+pub(crate) struct RefusedStart {
+    pub(crate) request: StartRequest,
+    pub(crate) blockers: Vec<Blocker>,
+}
+
 /// What the sentence and the steps depend on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Situation<'a> {
@@ -86,8 +93,8 @@ pub(crate) struct Situation<'a> {
     /// The mode was changed while there was a checkpoint, and is not used because of it.
     pub(crate) mode_shadowed: bool,
     pub(crate) pending_start: Option<&'a PendingStart>,
-    /// What stood against the last start, if it was refused.
-    pub(crate) blockers: &'a [Blocker],
+    /// The last start, if it was refused.
+    pub(crate) refused: Option<&'a RefusedStart>,
     pub(crate) restart_required: bool,
     /// The worst difference between group and checkpoint.
     pub(crate) divergence: Option<DivergenceCause>,
@@ -128,11 +135,9 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
-    let refused = if situation.blockers.is_empty() {
-        ""
-    } else {
-        "; the last start was refused"
-    };
+    let refused = situation
+        .refused
+        .map_or("", |_| "; the last start was refused");
     format!("stopped; {goes_on}{unread}{refused}")
 }
 
@@ -200,8 +205,8 @@ fn use_the_mode(situation: &Situation<'_>) -> NextStep {
 
 fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
-    if !situation.blockers.is_empty() {
-        return choices(curl, situation.blockers);
+    if let Some(refused) = situation.refused {
+        return choices(curl, refused);
     }
     if situation.desired == DesiredState::Running {
         return Vec::new();
@@ -212,13 +217,27 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     ]
 }
 
+/// The same start again with one decision added; a bare start would forget where it was meant to begin.
+fn with_decision(request: &StartRequest, choice: &Value) -> Value {
+    let mut body = json!(StartRequest {
+        reason: None,
+        plan: None,
+        ..request.clone()
+    });
+    if let (Some(members), Some(decision)) = (body.as_object_mut(), choice.as_object()) {
+        members.retain(|name, value| !(value.is_null() || name == "from" && value == "auto"));
+        members.extend(decision.clone());
+    }
+    body
+}
+
 /// One line for each way out that the blockers name.
-pub(crate) fn choices(curl: Curl<'_>, blockers: &[Blocker]) -> Vec<NextStep> {
+pub(crate) fn choices(curl: Curl<'_>, refused: &RefusedStart) -> Vec<NextStep> {
     let mut steps = vec![step(
         "see what stands against a start, partition by partition",
         curl.get("/start-plan"),
     )];
-    for blocker in blockers {
+    for blocker in &refused.blockers {
         for choice in &blocker.choices {
             let words = choice.as_object().into_iter().flatten().next();
             let (member, value) = words.map_or(("", ""), |(member, value)| {
@@ -229,7 +248,7 @@ pub(crate) fn choices(curl: Curl<'_>, blockers: &[Blocker]) -> Vec<NextStep> {
                 "latest" => "begin those partitions at the end of their logs",
                 _ => "decide it",
             };
-            let line = curl.start(Some(choice));
+            let line = curl.start(Some(&with_decision(&refused.request, choice)));
             if steps.iter().all(|known: &NextStep| known.curl != line) {
                 steps.push(step(format!("{}: {what} ({member})", blocker.code), line));
             }
@@ -240,15 +259,18 @@ pub(crate) fn choices(curl: Curl<'_>, blockers: &[Blocker]) -> Vec<NextStep> {
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
-    if !situation.blockers.is_empty() {
-        return choices(curl, situation.blockers);
+    let record = situation
+        .failure
+        .and_then(|failure| failure.record.as_ref());
+    if let (Some(refused), None) = (situation.refused, record) {
+        return choices(curl, refused);
     }
     let mut steps = vec![step(
         "see where a start would begin",
         curl.get("/start-plan"),
     )];
     let failure = situation.failure;
-    if let Some(record) = failure.and_then(|failure| failure.record.as_ref()) {
+    if let Some(record) = record {
         let place = format!(
             "{}/{} at offset {}",
             record.topic, record.partition, record.offset
@@ -560,7 +582,7 @@ mod tests {
                 mode: &mode,
                 mode_shadowed: false,
                 pending_start: None,
-                blockers: &[],
+                refused: None,
                 restart_required: false,
                 divergence: None,
             };
@@ -590,12 +612,28 @@ mod tests {
                 json!({"on_out_of_range": "latest"}),
             ],
         };
-        let lines = choices(curl, &[blocker.clone(), blocker]);
+        let mut refused = RefusedStart {
+            request: StartRequest::auto(),
+            blockers: vec![blocker.clone(), blocker],
+        };
+        let lines = choices(curl, &refused);
         assert_eq!(lines.len(), 3);
         assert!(
             lines[1]
                 .curl
                 .ends_with(r#"-d '{"on_out_of_range":"earliest"}'"#)
+        );
+        // What was asked for is asked for again.
+        refused.request = StartRequest::read(
+            &json!({"from": "shift", "by": -5, "reason": "INC-1", "on_out_of_range": "fail"}),
+        )
+        .unwrap();
+        let lines = choices(curl, &refused);
+        assert!(
+            lines[1]
+                .curl
+                .ends_with(r#"-d '{"from":"shift","by":-5,"on_out_of_range":"earliest"}'"#),
+            "{lines:?}"
         );
     }
 
@@ -638,7 +676,7 @@ mod tests {
             mode: &StartupMode::Earliest,
             mode_shadowed: true,
             pending_start: Some(&pending),
-            blockers: &[],
+            refused: None,
             restart_required: false,
             divergence: None,
         };

@@ -1,6 +1,6 @@
 //! Where a job stands, partition by partition, running or stopped; each source that is away leaves its numbers out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Service,
@@ -27,12 +27,10 @@ impl Service {
     ) -> Result<OffsetsView> {
         let core = &self.core;
         let job = core.job(name).await?;
-        let never_asked = job.shared().attempted_at.is_none();
-        if query.fresh || never_asked {
-            measure(core, &job, REUSE).await;
-            // The checkpoint comes last: it is then never older than the group's offsets.
-            refresh_checkpoint(core, &job).await;
-        }
+        let reuse = if query.fresh { Duration::ZERO } else { REUSE };
+        measure(core, &job, reuse).await;
+        // The checkpoint comes last: it is then never older than the group's offsets.
+        refresh_checkpoint(core, &job).await;
         let standing = Standing::take(core, &job);
         let (partitions, running, sources) = look(core, &job);
         let chosen: Vec<PartitionOffsetsView> = partitions

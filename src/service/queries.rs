@@ -114,7 +114,7 @@ pub struct OffsetsQuery {
     pub only: Option<Only>,
     /// Leave the partitions out and show the sums.
     pub summary: bool,
-    /// Ask the brokers now (facts of the last second are reused); else show what was measured last.
+    /// Ask the brokers in any case; else facts of the last second are used again.
     pub fresh: bool,
 }
 

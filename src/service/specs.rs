@@ -23,6 +23,8 @@ use crate::{
 
 /// How long a dry run waits for the brokers to say whether the topics exist.
 const TOPICS_DEADLINE: Duration = Duration::from_secs(3);
+/// How long a run may take to hear of a change.
+const TELL_DEADLINE: Duration = Duration::from_secs(2);
 /// How often a patch is tried again when somebody else changes the spec at the same time.
 const PATCH_ATTEMPTS: usize = 5;
 
@@ -316,7 +318,14 @@ fn group_taken(name: &JobName, spec: &JobSpec, other: &JobName) -> ServiceError 
 async fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
     let run = job.shared().run.clone();
     if let Some(run) = run {
-        run.set_checkpointing(spec.checkpoint.clone()).await;
+        // A run that is too busy to listen takes it at its next start.
+        drop(
+            timeout(
+                TELL_DEADLINE,
+                run.set_checkpointing(spec.checkpoint.clone()),
+            )
+            .await,
+        );
     }
 }
 

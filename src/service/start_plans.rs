@@ -12,7 +12,7 @@ use super::{
     core::Core,
     error::{Result, ServiceError},
     monitor::partitions_of,
-    next_steps::{Curl, choices},
+    next_steps::{Curl, RefusedStart, choices},
     startup_mode::{mode_effect, refuse_future_start},
 };
 use crate::{
@@ -433,7 +433,11 @@ impl Service {
             }]
         } else {
             // The plan is what they would be sent to look at.
-            choices(curl, &plan.resolved.blockers).split_off(1)
+            let refused = RefusedStart {
+                request: plan.request.clone(),
+                blockers: plan.resolved.blockers.clone(),
+            };
+            choices(curl, &refused).split_off(1)
         };
         StartPlanView {
             job: row.name.clone(),

@@ -106,7 +106,6 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    Probed(Result<(), KafkaError>),
     LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
 }
 
@@ -133,8 +132,6 @@ pub(super) struct JobTask {
     output_before: bool,
     confirmed: Instant,
     thinned: Instant,
-    probed: Instant,
-    probing: bool,
     looked_up: Instant,
     looking_up: bool,
     store_writes: store_writes::StoreWrites,
@@ -254,8 +251,6 @@ impl JobTask {
             output_before: false,
             confirmed: now,
             thinned: now,
-            probed: now,
-            probing: false,
             looked_up: now,
             looking_up: false,
             store_writes: store_writes::StoreWrites::default(),
@@ -362,6 +357,9 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
+        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+            self.background.abort_all();
+        }
         self.cancel.cancel();
         // The committer shares the first consumer's client, which cannot close while it is held.
         self.committer = None;
@@ -406,11 +404,11 @@ impl JobTask {
             .is_some_and(|attempt| attempt.checkpoint.is_some());
         let is_known = !cut_off && !store_has_not_said;
         match self.end.take() {
-            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(StopOutcome {
+            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(Box::new(StopOutcome {
                 checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
                 will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
-            }),
+            })),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
                 part: "job task".to_owned(),
@@ -421,15 +419,12 @@ impl JobTask {
 
     /// Waits a moment for calls that were made aside: what they bring still counts, and the lease is still ours.
     async fn settle_calls(&mut self) {
-        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
-            self.background.abort_all();
-        }
         let deadline = Instant::now() + LAST_NOTES;
         while let Ok(Some(done)) =
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::Probed(_) | Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -499,7 +494,7 @@ impl JobTask {
             }) => self.on_stop(checkpoint, timeout, refused),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
-                self.coordinator.set_spec(spec, Instant::now());
+                self.coordinator.set_spec(spec);
             }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
@@ -571,11 +566,11 @@ impl JobTask {
 
     fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
         if self.end.is_none() {
-            self.end = Some(JobEnd::Stopped(StopOutcome {
+            self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
                 checkpoint,
                 will_replay: None,
                 leaked_threads: 0,
-            }));
+            })));
         }
     }
 
@@ -651,7 +646,6 @@ impl JobTask {
             Ok(Background::Committed { id, outcome, took }) => {
                 self.on_committed(id, &outcome, took);
             }
-            Ok(Background::Probed(outcome)) => self.on_probed(&outcome),
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

@@ -29,14 +29,16 @@ use crate::{
 
 /// How often partitions without a leader are asked for.
 const PENDING_PERIOD: Duration = Duration::from_secs(2);
-/// How often a cluster that was lost is asked whether it answers again.
-const PROBE_PERIOD: Duration = Duration::from_secs(1);
 /// How often the history is thinned.
 const THIN_PERIOD: Duration = Duration::from_secs(60);
 
 impl JobTask {
     pub(super) fn on_tick(&mut self) {
-        self.watch_kafka();
+        let kafka_problem = self
+            .subtasks
+            .iter()
+            .find_map(|subtask| subtask.reachability.problem());
+        self.note_waiting(Code::KafkaUnreachable, kafka_problem);
         self.watch_pending();
         let sink_problem = self
             .subtasks
@@ -52,32 +54,6 @@ impl JobTask {
             self.note(async move { store.thin(&lease).await });
         }
         self.publish();
-    }
-
-    pub(super) fn watch_kafka(&mut self) {
-        let problem = self
-            .subtasks
-            .iter()
-            .find_map(|subtask| subtask.reachability.problem());
-        if problem.is_some() && !self.probing && self.probed.elapsed() >= PROBE_PERIOD {
-            self.probing = true;
-            let kafka = Arc::clone(&self.run.kafka);
-            self.background
-                .spawn(async move { Background::Probed(kafka.check().await) });
-        }
-        self.note_waiting(Code::KafkaUnreachable, problem);
-    }
-
-    pub(super) fn on_probed(&mut self, outcome: &Result<(), KafkaError>) {
-        self.probing = false;
-        self.probed = Instant::now();
-        for subtask in &self.subtasks {
-            match outcome {
-                Ok(()) => subtask.reachability.regained(),
-                Err(error) => subtask.reachability.lost(error.to_string()),
-            }
-        }
-        self.on_tick();
     }
 
     pub(super) fn watch_pending(&mut self) {

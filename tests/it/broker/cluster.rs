@@ -186,7 +186,6 @@ async fn questions_tell_what_is_missing_from_what_does_not_exist() {
     let topic = topic("questions", 2).await;
     produce(&producer(), &topic, 0, 5, first_ms);
     let cluster = cluster();
-    cluster.check().await.unwrap();
 
     let missing = unique("missing");
     let names = [missing.clone(), topic.clone(), topic.clone()];
@@ -226,16 +225,11 @@ async fn a_cluster_that_is_away_is_infrastructure_with_its_cause() {
     let before = Instant::now();
     let partition = TopicPartition::new("orders", 0);
     let topics = ["orders".to_owned()];
-    let (check, bounds, described) = tokio::join!(
-        cluster.check(),
+    let (bounds, described) = tokio::join!(
         cluster.log_bounds(std::slice::from_ref(&partition)),
         cluster.describe_topics(&topics),
     );
-    for error in [
-        check.unwrap_err(),
-        bounds.unwrap_err(),
-        described.unwrap_err(),
-    ] {
+    for error in [bounds.unwrap_err(), described.unwrap_err()] {
         assert_eq!(
             (error.class, error.code),
             (ErrorClass::Infrastructure, Code::KafkaUnreachable),

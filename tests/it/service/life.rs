@@ -216,6 +216,17 @@ async fn a_record_that_is_not_what_the_format_says_fails_the_job_and_can_be_left
     let failure = view.failure.unwrap();
     assert_eq!(failure.code, Code::BlockedOnRecord);
     assert_eq!(failure.record.unwrap().offset, 3);
+    // A start that is refused leaves the failure as it was.
+    let refused = server
+        .start_job(&job, json!({"from": "group-offsets"}))
+        .await;
+    failed_with(&refused, "start-blocked");
+    let view = server.view(&job).await;
+    assert_eq!(
+        (view.state, view.failure.is_some()),
+        (JobState::Failed, true)
+    );
+    let view = server.view(&job).await;
     let line = view
         .next
         .iter()

@@ -42,7 +42,6 @@ impl Clock for SystemClock {
 pub(crate) struct Server {
     pub(crate) app: App,
     pub(crate) service: Service,
-    pub(crate) store: Store,
     /// Where its lock file lies; kept so that the next server of the same test uses it too.
     pub(crate) lock_dir: PathBuf,
 }
@@ -70,7 +69,7 @@ impl Server {
             Arc::new(KafkaBrokers::new(connection));
         let sinks = Sinks::new(LogOutput::new(std::io::sink()).unwrap());
         let app = App::start(Parts {
-            store: store.clone(),
+            store,
             clusters: BTreeMap::from([("main".to_owned(), cluster)]),
             sinks: Arc::new(move |spec, job| sinks.build(spec, job)),
             clock: Arc::new(SystemClock),
@@ -88,7 +87,6 @@ impl Server {
         Self {
             app,
             service,
-            store,
             lock_dir,
         }
     }

@@ -1,0 +1,189 @@
+//! How a run ends on its own, and what it tells of it.
+
+use super::{
+    cluster::{Part, Scripted},
+    sink::{Does, Step},
+    store::{Answers, Call},
+    *,
+};
+use crate::{engine::error::ConsumerError, model::Code};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fenced_owner_ends_and_writes_nothing_more() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.cluster.deliver(0, 0..=4);
+    world.until_written(5).await;
+    world.store.answer(Answers::Fenced);
+    let waits = trigger(&job, None);
+    assert!(matches!(failure(&job).await, JobError::Fenced));
+    assert!(waits.await.is_none(), "the job ended under the attempt");
+    assert_eq!(world.store.completed().len(), 1);
+    assert_eq!(world.cluster.commits_begun(), 0);
+    assert_eq!(world.store.calls(Call::Complete), 1);
+    assert_eq!((world.sink.aborted(), world.cluster.closed()), (1, 1));
+}
+
+/// The lease is lost while a write waits for the store: it comes to nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_lease_ends_the_writes_that_wait() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.store.answer(Answers::Slow);
+    let waits = trigger(&job, None);
+    world
+        .until("a write", || world.store.calls(Call::Complete) == 1)
+        .await;
+    world.lease.send_replace(LeaseHealth::Lost);
+    assert!(matches!(failure(&job).await, JobError::Fenced));
+    assert!(waits.await.is_none());
+    assert_eq!(world.store.calls(Call::Complete), 1);
+    assert_eq!(world.store.completed().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doubtful_lease_stops_the_intake_until_it_holds_again() {
+    let world = World::new();
+    world
+        .lease
+        .send_replace(LeaseHealth::Doubtful("not renewed".to_owned()));
+    let job = world.start(Setup::default());
+    until_status(&job, "the doubt", |status| {
+        status
+            .waiting
+            .iter()
+            .any(|waiting| waiting.detail == "not renewed")
+    })
+    .await;
+    // It is frozen by the time it answers a barrier that was sent after the doubt was shown.
+    checkpoint(&job).await;
+    world.cluster.deliver(0, 0..=0);
+    world.cluster.deliver(0, 1..=1);
+    // The thread could only take a second batch if the slot or the subtask had taken the first one.
+    world
+        .until("both batches wait", || world.cluster.taken() == 2)
+        .await;
+    assert_eq!(world.sink.entered(Step::Write), 0);
+    world.lease.send_replace(LeaseHealth::Held);
+    world.until_written(2).await;
+    until_status(&job, "no doubt", |status| status.waiting.is_empty()).await;
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+/// Cloudflow 496: the cause is told, not that something was closed by it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_cause_is_kept() {
+    let world = World::new();
+    let job = world.start(Setup {
+        parallelism: 2,
+        partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
+        ..Setup::default()
+    });
+    world.sink.set(Step::Write, Does::Refuse);
+    world.cluster.deliver(0, 7..=7);
+    let error = failure(&job).await;
+    assert_eq!(error.code(), Code::SinkError);
+    assert_eq!(
+        error.to_string(),
+        "the sink refused: Write: the target said no"
+    );
+    assert_eq!(
+        offsets_of(&world.store.newest()),
+        BTreeMap::from([(0, 0), (1, 0)])
+    );
+    // A stop of a job that has ended tells the same end.
+    let end = within("a stop", job.stop(StopCheckpoint::Required, NEVER)).await;
+    assert!(matches!(end, Ok(JobEnd::Failed(JobError::Sink(_)))));
+    assert!(job.trigger_checkpoint(None).await.is_none());
+    assert_eq!(world.cluster.closed(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_outside_the_log_ends_the_job() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    let out_of_range = ConsumerError::OutOfRange {
+        partition: partition(0),
+        position: offset(0),
+    };
+    world.cluster.script(Scripted::Error(0, out_of_range));
+    let error = failure(&job).await;
+    assert_eq!(error.code(), Code::OffsetOutOfRange);
+    assert_eq!(error.to_string(), "orders/0: position 0 is outside the log");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_not_what_the_format_says_is_named_and_not_passed() {
+    let world = World::new();
+    let job = world.start_as(Format::Json, Setup::default());
+    world.cluster.script(Scripted::Batch(vec![Part {
+        partition: 0,
+        records: vec![(0, b"{}"), (1, b"no"), (2, b"{}")],
+        advance_to: None,
+    }]));
+    let error = failure(&job).await;
+    assert_eq!(error.code(), Code::BlockedOnRecord);
+    let record = error.failure(DateTime::UNIX_EPOCH).record.unwrap();
+    assert_eq!((record.partition, record.offset), (0, 1));
+    assert_eq!(offsets_of(&world.store.newest()), BTreeMap::from([(0, 0)]));
+    assert_eq!(world.sink.written(), []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_becomes_a_failure_with_its_words() {
+    for step in [Step::Open, Step::Write, Step::Prepare] {
+        let world = World::new();
+        world.sink.set(step, Does::Panic);
+        let job = world.start(Setup::default());
+        world.cluster.deliver(0, 0..=0);
+        let waits = trigger(&job, None);
+        let error = failure(&job).await;
+        assert_eq!(error.code(), Code::Panicked);
+        assert_eq!(
+            error.to_string(),
+            format!("subtask 0 crashed: {step:?}: the sink fell over")
+        );
+        assert!(
+            waits
+                .await
+                .is_none_or(|report| step == Step::Write && report.status == "completed")
+        );
+        world
+            .until("no thread is left", || world.cluster.closed() == 1)
+            .await;
+    }
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world
+        .cluster
+        .script(Scripted::Panic(0, "the thread fell over"));
+    let error = failure(&job).await;
+    assert_eq!(
+        error.to_string(),
+        "consumer-orders-0 crashed: the thread fell over"
+    );
+    assert_eq!(world.cluster.closed(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_away_is_shown_and_waited_for() {
+    let world = World::new();
+    world.cluster.set_answers(false);
+    let job = world.start(Setup::default());
+    let status = until_status(&job, "the loss", |status| !status.waiting.is_empty()).await;
+    assert_eq!(status.waiting[0].code, Code::KafkaUnreachable);
+    world.cluster.set_answers(true);
+    until_status(&job, "it is back without a record", |status| {
+        status.waiting.is_empty()
+    })
+    .await;
+    world.cluster.set_answers(false);
+    until_status(&job, "the second loss", |status| !status.waiting.is_empty()).await;
+    world.cluster.deliver(0, 0..=0);
+    world.until_written(1).await;
+    until_status(&job, "it is back with a record", |status| {
+        status.records == 1 && status.waiting.is_empty()
+    })
+    .await;
+    stop(&job, StopCheckpoint::Required).await;
+}
