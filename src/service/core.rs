@@ -245,7 +245,10 @@ pub(crate) struct JobFacts {
     pub(crate) run: Option<JobHandle>,
     /// What a start waits for.
     pub(crate) waiting: Vec<Waiting>,
-    pub(crate) attempted_at: Option<Instant>,
+    /// When the last measurement began and ended.
+    pub(crate) measured: Option<(Instant, Instant)>,
+    /// When something last changed that a caller has been told of: what was measured before must not be shown as fresh.
+    pub(crate) changed_at: Option<Instant>,
     pub(crate) brokers: Source<BTreeMap<TopicPartition, BrokerPartition>>,
     pub(crate) group: Source<BTreeMap<TopicPartition, GroupOffset>>,
     pub(crate) members: Option<usize>,
@@ -320,7 +323,8 @@ impl JobEntry {
                 state: None,
                 run: None,
                 waiting: Vec::new(),
-                attempted_at: None,
+                measured: None,
+                changed_at: None,
                 brokers: Source::default(),
                 group: Source::default(),
                 members: None,
@@ -357,6 +361,19 @@ impl JobFacts {
         if row.generation >= self.row.generation {
             self.row = row;
         }
+    }
+
+    /// Says that what was measured up to now is out of date.
+    pub(crate) fn outdate_measurements(&mut self) {
+        self.changed_at = Some(Instant::now());
+    }
+
+    /// Whether a measurement that ended at most `reuse` ago still says how the job stands. One that failed counts too: who
+    /// waited for it need not wait for another one.
+    pub(crate) fn is_fresh(&self, reuse: Duration) -> bool {
+        self.measured.is_some_and(|(began, ended)| {
+            ended.elapsed() <= reuse && self.changed_at.is_none_or(|changed| began >= changed)
+        })
     }
 
     /// What the job does, and since when.

@@ -323,6 +323,7 @@ impl JobTask {
                 .await;
             let outcome = match report {
                 Some(report) if report.failure.is_none() => {
+                    job.shared().outdate_measurements();
                     job.measure_soon.notify_one();
                     OperationOutcome::Succeeded {
                         changed: true,
@@ -625,7 +626,7 @@ impl JobTask {
             let mut facts = self.job.shared();
             facts.run = Some(run.clone());
             facts.window = HealthWindow::default();
-            facts.attempted_at = None;
+            facts.outdate_measurements();
             facts.row.running = Some(RunningSpec {
                 generation: row.generation,
                 spec: row.spec.clone(),
@@ -791,6 +792,7 @@ impl JobTask {
         let mut facts = self.job.shared();
         facts.run = None;
         facts.window.clear();
+        facts.outdate_measurements();
         facts.row.running = None;
         drop(facts);
         self.job.measure_soon.notify_one();

@@ -71,9 +71,10 @@ pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Ar
 /// Asks the brokers, unless they were asked at most `reuse` ago.
 pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     let _one_at_a_time = job.measuring.lock().await;
+    let began = Instant::now();
     let (spec, live) = {
         let mut facts = job.shared();
-        if facts.attempted_at.is_some_and(|at| at.elapsed() <= reuse) {
+        if facts.is_fresh(reuse) {
             return;
         }
         let live = facts.status().map(|status| LiveSnapshot {
@@ -93,7 +94,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     };
     let now = core.now();
     let mut facts = job.shared();
-    facts.attempted_at = Some(Instant::now());
+    facts.measured = Some((began, Instant::now()));
     match answers.brokers {
         Ok(brokers) => {
             if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {

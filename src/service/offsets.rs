@@ -27,7 +27,7 @@ impl Service {
     ) -> Result<OffsetsView> {
         let core = &self.core;
         let job = core.job(name).await?;
-        let never_asked = job.shared().attempted_at.is_none();
+        let never_asked = job.shared().measured.is_none();
         if query.fresh || never_asked {
             measure(core, &job, REUSE).await;
             // The checkpoint comes last: it is then never older than the group's offsets.
