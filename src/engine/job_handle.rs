@@ -49,10 +49,6 @@ pub struct JobRun {
 
 /// How a run ended.
 #[derive(Debug, Clone)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "there is one of it per run of a job"
-)]
 pub enum JobEnd {
     /// As asked.
     Stopped(Box<StopOutcome>),

@@ -176,7 +176,7 @@ impl Core {
     pub(crate) fn remember(&self, row: JobRow) -> Arc<JobEntry> {
         let mut jobs = lock(&self.jobs);
         if let Some(job) = jobs.get(&row.name).filter(|job| job.uid == row.uid) {
-            job.shared().row = row;
+            job.shared().learn(row);
             return Arc::clone(job);
         }
         let job = Arc::new(JobEntry::new(row));
@@ -188,7 +188,7 @@ impl Core {
     /// Reads a job's row again; leaves the old one when the store does not answer.
     pub(crate) async fn refresh(&self, job: &JobEntry) {
         match self.store.job_by_uid(job.uid).await {
-            Ok(Some(row)) => job.shared().row = row,
+            Ok(Some(row)) => job.shared().learn(row),
             Ok(None) => {}
             Err(error) => tracing::debug!(job = %job.name, %error, "cannot read the job again"),
         }
@@ -362,12 +362,22 @@ impl JobEntry {
 }
 
 impl JobFacts {
+    /// Keeps a row that was read, unless a newer spec has been learnt while it was under way.
+    pub(crate) fn learn(&mut self, row: JobRow) {
+        if row.generation >= self.row.generation {
+            self.row = row;
+        }
+    }
+
     /// What the job does, and since when. Before this server has taken the job up, a row that says running was written by a
     /// server that is gone.
     pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
         let stored = match self.row.state {
             JobState::Running => JobState::Starting,
-            state => state,
+            state @ (JobState::Stopped
+            | JobState::Starting
+            | JobState::Stopping
+            | JobState::Failed) => state,
         };
         self.state.unwrap_or((stored, self.row.state_since))
     }

@@ -76,7 +76,7 @@ enum Work {
     Shutdown,
     Ended(JobEnd),
     Start(Box<Asked>),
-    Stop(Operation, StopRequest),
+    Stop(Box<Operation>, StopRequest),
     /// The job should run and does not.
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
@@ -220,15 +220,23 @@ impl JobTask {
         }
     }
 
+    /// The row is read before the operations. A start writes both at once: were they read the other way round, its desired
+    /// state could be seen without it, and the job would be started as if by the server itself.
     async fn look(&mut self) -> Option<Work> {
-        let open = match self.core.store.open_operations(self.job.uid).await {
-            Ok(open) => open,
+        let store = &self.core.store;
+        let read = async {
+            let row = store.job_by_uid(self.job.uid).await?;
+            Ok::<_, StoreError>((row, store.open_operations(self.job.uid).await?))
+        };
+        let (row, open) = match read.await {
+            Ok((Some(row), open)) => (row, open),
+            Ok((None, _)) => return None,
             Err(error) => {
                 tracing::debug!(job = %self.job.name, %error, "cannot ask what there is to do");
                 return None;
             }
         };
-        self.core.refresh(&self.job).await;
+        self.job.shared().learn(row.clone());
         let mut checkpoints = Vec::new();
         let mut work = None;
         for (operation, request) in open {
@@ -236,7 +244,10 @@ impl JobTask {
                 OperationKind::Checkpoint => checkpoints.push((operation, request)),
                 OperationKind::Stop => {
                     let request = read_request(&request, StopRequest::read);
-                    work = Some(Work::Stop(operation, request.unwrap_or_else(plain_stop)));
+                    work = Some(Work::Stop(
+                        Box::new(operation),
+                        request.unwrap_or_else(plain_stop),
+                    ));
                 }
                 // One that was tried already waits out its pause.
                 OperationKind::Start
@@ -261,14 +272,13 @@ impl JobTask {
             }
         }
         self.take_up_checkpoint(checkpoints, work.is_some()).await;
-        work.or_else(|| self.look_at_states())
+        work.or_else(|| self.look_at_states(&row))
     }
 
-    fn look_at_states(&self) -> Option<Work> {
+    fn look_at_states(&self, row: &JobRow) -> Option<Work> {
         if self.run.is_some() {
             return None;
         }
-        let row = self.job.row();
         let others = row
             .owner
             .as_ref()

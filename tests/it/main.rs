@@ -1,6 +1,7 @@
 //! Tests against a real Kafka and a real PostgreSQL; see docs/testing.md.
 #![cfg(test)]
 
+mod api;
 mod broker;
 mod dev;
 mod e2e;

@@ -56,7 +56,14 @@ async fn the_end_of_a_partition_counts_after_the_records_before_it() {
         .until("a write", || world.sink.entered(Step::Write) == 1)
         .await;
     let position = |status: &Arc<JobStatus>| status.partitions[&partition(0)].position;
-    assert_eq!(position(&job.status()), Some(offset(0)));
+    // An attempt that runs into its timeout shows how things stand.
+    let timed_out = trigger(&job, Some(SHORT)).await.unwrap();
+    let status = until_status(&job, "the failed attempt", |status| {
+        let failed = status.last_failed.as_ref();
+        failed.is_some_and(|(id, _)| *id == timed_out.id)
+    })
+    .await;
+    assert_eq!(position(&status), Some(offset(0)));
     world.sink.set(Step::Write, Does::Work);
     until_status(&job, "the marker passed", |status| {
         position(status) == Some(offset(3))

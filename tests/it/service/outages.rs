@@ -41,9 +41,11 @@ async fn a_start_waits_for_the_brokers_and_a_stop_calls_it_off() {
         .await
         .unwrap();
     eventually("the start waits", PATIENCE, || waits(&server.service, &job)).await;
-    let waiting = server.service.operation(&start.operation.id).await.unwrap();
-    assert_eq!(waiting.status, OperationStatus::Running);
-    assert!(waiting.step.contains("waiting"), "{}", waiting.step);
+    eventually("the operation says what it waits for", PATIENCE, || async {
+        let operation = server.service.operation(&start.operation.id).await.unwrap();
+        operation.status == OperationStatus::Running && operation.step.contains("waiting")
+    })
+    .await;
     let offsets = server.offsets(&job).await;
     assert_ne!(offsets.sources.brokers.status, SourceStatus::Ok);
 
