@@ -211,7 +211,32 @@ fn waiting_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
         .map(|waiting| {
             HealthReason::new(waiting.code, Some(waiting.since), waiting.detail.as_str())
         })
+        .chain(leaderless_reason(inputs.window))
         .collect()
+}
+
+/// Partitions that are read and whose log nobody answered for just now. (Those that were never read are among what the run
+/// itself waits for.)
+fn leaderless_reason(window: &HealthWindow) -> Option<HealthReason> {
+    let newest = window.samples.back()?;
+    let leaderless =
+        |sample: &PartitionSample| sample.position.is_some() && sample.latest.is_none();
+    let partitions: Vec<TopicPartition> = newest
+        .partitions
+        .iter()
+        .filter(|(_, sample)| leaderless(sample))
+        .map(|(partition, _)| partition.clone())
+        .collect();
+    if partitions.is_empty() {
+        return None;
+    }
+    let summary = format!(
+        "{}: no leader answers; the other partitions go on, and these follow by themselves",
+        name_some(&partitions)
+    );
+    let mut reason = HealthReason::new(Code::NoLeader, Some(newest.at), summary);
+    reason.partitions = partitions;
+    Some(reason)
 }
 
 fn failure_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
@@ -453,6 +478,7 @@ mod tests {
                 window(12, |n| (n, 9 + n, 9 + n)),
                 H::Unknown,
             ),
+            ("no leader", window(1, |_| (7, -1, -1)), H::Waiting),
             ("quiet topic", window(13, |_| (7, 7, 7)), H::Ok),
             ("empty topic", window(13, |_| (0, 0, 0)), H::Ok),
             (

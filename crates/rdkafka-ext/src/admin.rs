@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     ffi::{CStr, c_char, c_int},
     fmt, ptr,
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -236,6 +237,8 @@ pub struct TopicMetadata {
 /// Dropping it does not block: the native client is destroyed on a thread of its own.
 pub struct AdminClient {
     client: Native,
+    /// The broker that last answered for a group.
+    coordinators: Mutex<HashMap<String, i32>>,
 }
 
 impl AdminClient {
@@ -246,6 +249,7 @@ impl AdminClient {
     pub fn create(config: &ClientConfig, log: LogSink) -> Result<Self, CreateError> {
         Ok(Self {
             client: Native::create(config, Purpose::Ask, log)?,
+            coordinators: Mutex::default(),
         })
     }
 
@@ -378,9 +382,21 @@ impl AdminClient {
         group: &str,
         deadline: Duration,
     ) -> Result<GroupDescription, CallError> {
+        self.ask_coordinator(DESCRIBE_GROUP, group, deadline, |coordinator, deadline| {
+            self.describe_group_at(coordinator, group, deadline)
+        })
+    }
+
+    fn describe_group_at(
+        &self,
+        coordinator: i32,
+        group: &str,
+        deadline: Duration,
+    ) -> Result<GroupDescription, CallError> {
         let group = c_string(DESCRIBE_GROUP, "the group id", group)?;
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
         let options = self.options(operation, DESCRIBE_GROUP, deadline)?;
+        options.set_broker(DESCRIBE_GROUP, coordinator)?;
         let mut groups = [group.as_ptr()];
         let event = self.ask(
             DESCRIBE_GROUP,
@@ -421,12 +437,31 @@ impl AdminClient {
         if partitions.is_some_and(<[_]>::is_empty) {
             return Ok(Vec::new());
         }
+        self.ask_coordinator(
+            LIST_GROUP_OFFSETS,
+            group,
+            deadline,
+            |coordinator, deadline| {
+                self.list_group_offsets_at(coordinator, group, partitions, require_stable, deadline)
+            },
+        )
+    }
+
+    fn list_group_offsets_at(
+        &self,
+        coordinator: i32,
+        group: &str,
+        partitions: Option<&[(&str, i32)]>,
+        require_stable: bool,
+        deadline: Duration,
+    ) -> Result<Vec<GroupOffset>, CallError> {
         let group = c_string(LIST_GROUP_OFFSETS, "the group id", group)?;
         let list = partitions.map(requested_partitions).transpose()?;
         let request = GroupOffsetsRequest::new(&group, list.as_ref());
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
         let options = self.options(operation, LIST_GROUP_OFFSETS, deadline)?;
         options.set_require_stable(LIST_GROUP_OFFSETS, require_stable)?;
+        options.set_broker(LIST_GROUP_OFFSETS, coordinator)?;
         let event_type = sys::RD_KAFKA_EVENT_LISTCONSUMERGROUPOFFSETS_RESULT;
         let mut requests = [request.0];
         let event = self.ask(LIST_GROUP_OFFSETS, event_type, deadline, |queue| {
@@ -454,6 +489,56 @@ impl AdminClient {
     /// No answer in time.
     pub fn metadata(&self, deadline: Duration) -> Result<ClusterMetadata, CallError> {
         self.ask_metadata(true, deadline)
+    }
+
+    /// Asks a group's coordinator, which is found by asking: another broker says that it is not the one.
+    ///
+    /// librdkafka would look for it by itself. But there a request whose time runs out while no broker is connected is freed,
+    /// and once one is connected again, the look-up answers the freed request: an assertion ends the process (2.12.1,
+    /// `rd_kafka_admin_coord_request`). A request to a named broker takes another way.
+    fn ask_coordinator<T>(
+        &self,
+        operation: &'static str,
+        group: &str,
+        deadline: Duration,
+        ask: impl Fn(i32, Duration) -> Result<T, CallError>,
+    ) -> Result<T, CallError> {
+        let until = until(deadline);
+        let left = || until.saturating_duration_since(Instant::now());
+        let known = self.coordinators().get(group).copied();
+        if let Some(broker) = known {
+            let answer = ask(broker, left());
+            if answer.is_ok() {
+                return answer;
+            }
+            // Whatever the error, the next question looks anew.
+            self.coordinators().remove(group);
+            if !answer.as_ref().is_err_and(is_elsewhere) {
+                return answer;
+            }
+        }
+        let brokers = self.ask_metadata(false, left())?.brokers;
+        let mut nobody = CallError::Failed {
+            operation,
+            error: KafkaError::of(ErrorCode::COORDINATOR_NOT_AVAILABLE),
+        };
+        for broker in brokers.iter().map(|broker| broker.id) {
+            match ask(broker, left()) {
+                Err(error) if is_elsewhere(&error) => nobody = error,
+                Err(error) => return Err(error),
+                Ok(answer) => {
+                    self.coordinators().insert(group.to_owned(), broker);
+                    return Ok(answer);
+                }
+            }
+        }
+        Err(nobody)
+    }
+
+    fn coordinators(&self) -> std::sync::MutexGuard<'_, HashMap<String, i32>> {
+        self.coordinators
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A broker for questions that any broker answers: one that is connected, else one that the cluster names.
@@ -570,6 +655,15 @@ impl AdminClient {
         }
         CallError::Failed { operation, error }
     }
+}
+
+/// Whether a broker says that another one may be the coordinator.
+fn is_elsewhere(error: &CallError) -> bool {
+    let elsewhere = [
+        ErrorCode::NOT_COORDINATOR,
+        ErrorCode::COORDINATOR_NOT_AVAILABLE,
+    ];
+    matches!(error, CallError::Failed { error, .. } if elsewhere.contains(&error.code))
 }
 
 impl fmt::Debug for AdminClient {

@@ -111,7 +111,7 @@ fn partitions_without_a_leader_wait_and_keep_their_state_while_the_others_run() 
                 .partitions
                 .iter()
                 .any(|row| row.flags.iter().any(|flag| flag == "no-leader"));
-            let waiting = job.view()["waiting"] != json!([]);
+            let waiting = job.view()["health"]["status"] == "waiting";
             if flagged || waiting {
                 Err(format!("{view:?} {:#}", job.view()))
             } else {
@@ -131,7 +131,8 @@ fn assert_flagged(job: &Job, dead: &[i32]) {
             .map(|row| row.partition)
             .collect();
         let job = job.view();
-        let says = job["waiting"].to_string().contains("no-leader");
+        let reasons = job["health"]["reasons"].to_string();
+        let says = job["health"]["status"] == "waiting" && reasons.contains("no-leader");
         assert_eq!(job["state"], "running", "{job:#}");
         if flagged == dead && says {
             Ok(())

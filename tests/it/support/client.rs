@@ -54,13 +54,16 @@ impl Api {
         }
     }
 
-    /// Sends a request; `None` when there was no answer at all.
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// When there was no answer at all.
     pub(crate) fn try_send(
         &self,
         method: &Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Option<Answer> {
+    ) -> Result<Answer, String> {
         let mut request = self
             .http
             .request(method.clone(), format!("{}{path}", self.base));
@@ -68,7 +71,7 @@ impl Api {
             request = request.json(body);
         }
         block_on(async {
-            let response = request.send().await.ok()?;
+            let response = request.send().await.map_err(|error| format!("{error:?}"))?;
             let status = response.status().as_u16();
             let kind = response
                 .headers()
@@ -76,7 +79,10 @@ impl Api {
                 .and_then(|kind| kind.to_str().ok())
                 .unwrap_or_default()
                 .to_owned();
-            let text = response.text().await.ok()?;
+            let text = response
+                .text()
+                .await
+                .map_err(|error| format!("{error:?}"))?;
             if status >= 400 && path.starts_with("/api/") {
                 assert!(
                     kind.starts_with("application/problem+json"),
@@ -84,13 +90,13 @@ impl Api {
                 );
             }
             let body = serde_json::from_str(&text).unwrap_or(Value::String(text));
-            Some(Answer { status, body })
+            Ok(Answer { status, body })
         })
     }
 
     fn send(&self, method: &Method, path: &str, body: Option<&Value>) -> Answer {
         self.try_send(method, path, body)
-            .unwrap_or_else(|| panic!("{method} {path}: no answer"))
+            .unwrap_or_else(|error| panic!("{method} {path}: no answer: {error}"))
     }
 
     fn expect(&self, method: &Method, path: &str, body: Option<&Value>) -> Value {

@@ -154,9 +154,9 @@ bootstrap_servers = "{}"
                 panic!("the server ended: {status}");
             }
             match api.try_send(&Method::GET, "/readyz?verbose", None) {
-                Some(answer) if answer.status == 200 => Ok(()),
-                Some(answer) => Err(answer.body.to_string()),
-                None => Err("no answer".to_owned()),
+                Ok(answer) if answer.status == 200 => Ok(()),
+                Ok(answer) => Err(answer.body.to_string()),
+                Err(error) => Err(error),
             }
         });
     }
@@ -247,6 +247,9 @@ bootstrap_servers = "{}"
 impl Drop for TestServer {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
+            if let Ok(Some(status)) = process.child.try_wait() {
+                println!("--- the server had ended: {status}");
+            }
             let _killed = process.child.kill();
             let _ended = process.child.wait();
         }
