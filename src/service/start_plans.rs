@@ -263,8 +263,7 @@ pub(crate) fn what_changed(
         .resolved
         .partitions
         .iter()
-        // One that the brokers did not report then may be unreported now: that is no change.
-        .filter(|planned| planned.is_read() && planned.earliest.is_some())
+        .filter(|planned| planned.is_read())
         .map(|planned| (planned.topic_partition(), planned))
         .collect();
     let then: BTreeSet<&TopicPartition> = planned.keys().collect();
@@ -273,7 +272,10 @@ pub(crate) fn what_changed(
         changes.push(format!("{partition} is new"));
     }
     for partition in then.difference(&now) {
-        changes.push(format!("{partition} is gone"));
+        // One that the brokers did not report then may be unreported now: that is no change.
+        if planned[*partition].earliest.is_some() {
+            changes.push(format!("{partition} is gone"));
+        }
     }
     for (partition, planned) in planned {
         let Some(facts) = facts.partitions.get(&partition) else {
@@ -553,7 +555,7 @@ mod tests {
             partition: number,
             start_at: start_at.and_then(Offset::new),
             reason,
-            earliest: None,
+            earliest: (number < 2).then_some(Offset::ZERO),
             readable_end: None,
             to_read: None,
             replayed: 0,
@@ -578,6 +580,8 @@ mod tests {
                     planned("gone", 0, None, StartReason::NotSubscribedNow),
                     planned("orders", 0, Some(50), StartReason::Checkpoint),
                     planned("orders", 1, Some(0), StartReason::NewSinceCheckpoint),
+                    // Had no leader when the plan was made.
+                    planned("orders", 2, None, StartReason::NoLeader),
                 ],
                 totals: PlanTotals::default(),
                 blockers: Vec::new(),
@@ -596,6 +600,12 @@ mod tests {
             what_changed(&plan, 7, None, nine, &same),
             Vec::<String>::new()
         );
+        let led = facts(&[(0, 0, 60, "a"), (1, 0, 5, "a"), (2, 0, 9, "a")]);
+        assert_eq!(
+            what_changed(&plan, 7, None, nine, &led),
+            Vec::<String>::new(),
+            "a leader came back"
+        );
         let cases = [
             (8, None, nine, same.clone(), "generation 7 then, 8 now"),
             (
@@ -611,8 +621,8 @@ mod tests {
                 7,
                 None,
                 nine,
-                facts(&[(0, 0, 60, "a"), (1, 0, 5, "a"), (2, 0, 0, "a")]),
-                "orders/2 is new",
+                facts(&[(0, 0, 60, "a"), (1, 0, 5, "a"), (3, 0, 0, "a")]),
+                "orders/3 is new",
             ),
             (7, None, nine, facts(&[(0, 0, 60, "a")]), "orders/1 is gone"),
             (
@@ -664,7 +674,8 @@ mod tests {
             positions,
             [
                 ("orders/0".to_owned(), Offset::new(50), 3),
-                ("orders/1".to_owned(), Offset::new(0), 10)
+                ("orders/1".to_owned(), Offset::new(0), 10),
+                ("orders/2".to_owned(), None, 10)
             ]
         );
     }
