@@ -2,7 +2,7 @@
 //!
 //! A request passes `answer` (request id, problem documents, counters), then `guard` (host, origin, read-only, unknown
 //! parameters, deadline), then its handler. A handler reads its input, makes one call of the [`Service`] and writes what
-//! came back; what it refuses is a [`Problem`](problem::Problem), which `answer` turns into a document, so that no handler
+//! came back; what it refuses is a `Problem`, which `answer` turns into a document, so that no handler
 //! needs to know the request's id or the server's address.
 //!
 //! The route and its documentation are one item ([`utoipa::path`]), and the parameters that a route takes are looked up
@@ -75,7 +75,7 @@ impl FromRef<Api> for Arc<Context> {
 /// Builds the whole HTTP surface.
 ///
 /// `shutdown` ends the waiting of `?wait=`: the calls answer with their operations as they stand, so that the server can
-/// drain. Connections are the business of [`serve`].
+/// drain. Connections are the business of [`serve()`].
 pub fn router(service: Service, options: &HttpOptions, shutdown: CancellationToken) -> Router {
     let (routes, document) = routes::<Api>().split_for_parts();
     let context = Arc::new(Context::new(options, &openapi::finish(document), shutdown));

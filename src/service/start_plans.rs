@@ -1,6 +1,7 @@
 //! Where a start would begin: the facts are gathered, the one resolver decides, and the answer may be kept as a plan.
 //!
-//! The plan that is shown and the start that is carried out go through the same two functions, [`gather`] and [`resolve`].
+//! The plan that is shown and the start that is carried out go through the same two functions, [`gather`] and
+//! [`StartQuestion::resolve`].
 
 use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
