@@ -116,7 +116,8 @@ impl Questions {
 
     fn client(&self) -> Result<Arc<AdminClient>, KafkaError> {
         let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(client) = &*slot {
+        // One that was left with an open question is dropped when its last caller returns.
+        if let Some(client) = slot.as_ref().filter(|client| !client.is_spent()) {
             return Ok(Arc::clone(client));
         }
         let config = self.connection.admin_config();

@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     ffi::{CStr, c_char, c_int},
     fmt, ptr,
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -31,6 +32,12 @@ const METADATA: &str = "cluster metadata";
 
 /// How much longer than the request the queue is watched, so that librdkafka's own, better explained time-out comes first.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// The time-out that librdkafka is given for a question to a group's coordinator: its longest, so that it never fires.
+///
+/// librdkafka 2.12 frees a request that times out while its coordinator is away, and uses it again when the coordinator
+/// comes back: an assertion ends the process (librdkafka issue 4605, pull request 5397). So only we stop waiting.
+const COORDINATOR_PATIENCE: Duration = Duration::from_secs(3_600);
 
 /// Which records a reader sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -236,6 +243,7 @@ pub struct TopicMetadata {
 /// Dropping it does not block: the native client is destroyed on a thread of its own.
 pub struct AdminClient {
     client: Native,
+    spent: AtomicBool,
 }
 
 impl AdminClient {
@@ -246,7 +254,16 @@ impl AdminClient {
     pub fn create(config: &ClientConfig, log: LogSink) -> Result<Self, CreateError> {
         Ok(Self {
             client: Native::create(config, Purpose::Ask, log)?,
+            spent: AtomicBool::new(false),
         })
+    }
+
+    /// Whether a question to a group's coordinator was given up, which the client still carries. Drop such a client within
+    /// the hour and make another: each such question is kept until it is answered, and after an hour librdkafka frees it
+    /// in a way that can end the process.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Relaxed)
     }
 
     /// The newest error of the client as a whole since a broker was last connected, such as a refused login; the reason
@@ -380,9 +397,9 @@ impl AdminClient {
     ) -> Result<GroupDescription, CallError> {
         let group = c_string(DESCRIBE_GROUP, "the group id", group)?;
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-        let options = self.options(operation, DESCRIBE_GROUP, deadline)?;
+        let options = self.options(operation, DESCRIBE_GROUP, COORDINATOR_PATIENCE)?;
         let mut groups = [group.as_ptr()];
-        let event = self.ask(
+        let event = self.ask_coordinator(
             DESCRIBE_GROUP,
             sys::RD_KAFKA_EVENT_DESCRIBECONSUMERGROUPS_RESULT,
             deadline,
@@ -425,11 +442,11 @@ impl AdminClient {
         let list = partitions.map(requested_partitions).transpose()?;
         let request = GroupOffsetsRequest::new(&group, list.as_ref());
         let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTCONSUMERGROUPOFFSETS;
-        let options = self.options(operation, LIST_GROUP_OFFSETS, deadline)?;
+        let options = self.options(operation, LIST_GROUP_OFFSETS, COORDINATOR_PATIENCE)?;
         options.set_require_stable(LIST_GROUP_OFFSETS, require_stable)?;
         let event_type = sys::RD_KAFKA_EVENT_LISTCONSUMERGROUPOFFSETS_RESULT;
         let mut requests = [request.0];
-        let event = self.ask(LIST_GROUP_OFFSETS, event_type, deadline, |queue| {
+        let event = self.ask_coordinator(LIST_GROUP_OFFSETS, event_type, deadline, |queue| {
             // SAFETY: a live client, array of one request (copied by the call), options and queue.
             unsafe {
                 sys::rd_kafka_ListConsumerGroupOffsets(
@@ -561,6 +578,21 @@ impl AdminClient {
             .check()
             .map_err(|error| self.failed(operation, deadline, error))?;
         Ok(event)
+    }
+
+    /// Like [`AdminClient::ask`], for a request that goes to a group's coordinator.
+    fn ask_coordinator(
+        &self,
+        operation: &'static str,
+        event_type: c_int,
+        deadline: Duration,
+        send: impl FnOnce(&Queue),
+    ) -> Result<Event, CallError> {
+        let answer = self.ask(operation, event_type, deadline, send);
+        if matches!(answer, Err(CallError::Deadline { .. })) {
+            self.spent.store(true, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// librdkafka's own time-out is the deadline, whichever clock was first.
