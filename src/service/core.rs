@@ -259,6 +259,8 @@ pub(crate) struct JobFacts {
     pub(crate) live: Option<LiveSnapshot>,
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
     pub(crate) window: HealthWindow,
+    /// Partitions of the run that the brokers do not have any more, and since when that is known.
+    pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
@@ -315,7 +317,8 @@ impl<T> Source<T> {
 
     /// Whether every question has failed for a while; one that is late does not count.
     fn is_silent(&self, now: DateTime<Utc>) -> bool {
-        self.failing_since.is_some_and(|since| now - since >= SILENCE)
+        self.failing_since
+            .is_some_and(|since| now - since >= SILENCE)
     }
 
     /// The value, if the last answer is a good one.
@@ -349,6 +352,7 @@ impl JobEntry {
                 live: None,
                 checkpoint: Source::default(),
                 window: HealthWindow::default(),
+                gone: None,
                 counters: Counters::default(),
                 has_task: false,
                 refused: None,
@@ -418,9 +422,46 @@ impl JobFacts {
         let run = self.status().map(|status| status.waiting.clone());
         let mut all = self.waiting.clone();
         all.extend(run.unwrap_or_default());
-        let is_told = all.iter().any(|waiting| matches!(waiting.code, Code::KafkaUnreachable | Code::KafkaTimeout));
+        let is_told = all
+            .iter()
+            .any(|waiting| matches!(waiting.code, Code::KafkaUnreachable | Code::KafkaTimeout));
         all.extend(self.silent_brokers(now).filter(|_| !is_told));
+        all.extend(self.gone_partitions());
         all
+    }
+
+    /// Compares what the run reads with what the brokers have.
+    pub(crate) fn note_gone(
+        &mut self,
+        brokers: &BTreeMap<TopicPartition, BrokerPartition>,
+        now: DateTime<Utc>,
+    ) {
+        let status = self.status();
+        let read = status.iter().flat_map(|status| status.partitions.keys());
+        let gone: Vec<TopicPartition> = read
+            .filter(|partition| !brokers.contains_key(partition))
+            .cloned()
+            .collect();
+        let since = self.gone.as_ref().map_or(now, |(since, _)| *since);
+        self.gone = (!gone.is_empty()).then_some((since, gone));
+    }
+
+    /// The client asks again for a topic that was deleted, and does not say so.
+    fn gone_partitions(&self) -> Option<Waiting> {
+        self.run.as_ref()?;
+        let (since, gone) = self.gone.as_ref()?;
+        let first = gone.first()?;
+        let others = match gone.len() {
+            1 => String::new(),
+            number => format!(" and {} more", number - 1),
+        };
+        Some(Waiting {
+            code: Code::UnknownTopic,
+            since: *since,
+            detail: format!(
+                "{first}{others} no longer exist on the brokers: the topic was deleted"
+            ),
+        })
     }
 
     /// A run learns from its client only that a connection has broken. Brokers that keep their connections and say nothing
@@ -435,7 +476,10 @@ impl JobFacts {
         };
         Some(Waiting {
             code,
-            since: self.brokers.failing_since.filter(|_| self.brokers.is_silent(now))?,
+            since: self
+                .brokers
+                .failing_since
+                .filter(|_| self.brokers.is_silent(now))?,
             detail: format!("the brokers do not say how far their logs go: {why}"),
         })
     }
@@ -462,5 +506,36 @@ impl From<StoredCheckpoint> for CheckpointFacts {
             phases: stored.phases,
             positions: stored.positions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_until_the_source_has_been_silent_for_a_while() {
+        let second = |second: i64| DateTime::from_timestamp(1_800_000_000 + second, 0).unwrap();
+        let mut source = Source::default();
+        assert_eq!(source.recent(second(0)), None);
+        source.answered(7, second(0));
+        assert_eq!(
+            source.recent(second(3_600)),
+            Some(&7),
+            "nobody has asked since"
+        );
+        let fail = |source: &mut Source<i32>, at: i64| {
+            source.failed(SourceStatus::Timeout, "no answer".to_owned(), second(at));
+        };
+        fail(&mut source, 20);
+        fail(&mut source, 28);
+        assert_eq!(
+            (source.recent(second(29)), source.current()),
+            (Some(&7), None)
+        );
+        assert_eq!(source.recent(second(30)), None);
+        source.answered(9, second(31));
+        fail(&mut source, 40);
+        assert_eq!(source.recent(second(45)), Some(&9));
     }
 }

@@ -108,6 +108,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
+            facts.note_gone(&brokers, now);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),
@@ -295,9 +296,11 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
             let checkpoint = checkpoint.map(|stored| Arc::new(CheckpointFacts::from(stored)));
             facts.checkpoint.answered(checkpoint, now);
         }
-        Ok(Err(error)) => facts
-            .checkpoint
-            .failed(SourceStatus::Unreachable, error.to_string(), asked_at),
+        Ok(Err(error)) => {
+            facts
+                .checkpoint
+                .failed(SourceStatus::Unreachable, error.to_string(), asked_at);
+        }
         Err(_elapsed) => facts.checkpoint.failed(
             SourceStatus::Timeout,
             format!("no answer within {} s", DEADLINE.as_secs()),
