@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use tokio::{
     sync::{Notify, broadcast, watch},
     time::Instant,
@@ -39,6 +39,9 @@ use crate::{
     },
     store::{Incarnation, JobRow, Store, StoredCheckpoint},
 };
+
+/// How long a source may not answer before its last answer is no longer used: two measurements of a running job.
+const SILENCE: TimeDelta = TimeDelta::seconds(10);
 
 /// Makes the sink of a job from its spec.
 pub type SinkFactory = Arc<dyn Fn(&SinkSpec, &JobName) -> Arc<dyn Sink> + Send + Sync>;
@@ -256,6 +259,8 @@ pub(crate) struct JobFacts {
     pub(crate) live: Option<LiveSnapshot>,
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
     pub(crate) window: HealthWindow,
+    /// Partitions of the run that the brokers do not have any more, and since when that is known.
+    pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
@@ -275,6 +280,8 @@ pub(crate) struct Source<T> {
     pub(crate) value: Option<T>,
     pub(crate) at: Option<DateTime<Utc>>,
     pub(crate) error: Option<(SourceStatus, String)>,
+    /// When the first of the questions was asked that have failed since the last answer.
+    pub(crate) failing_since: Option<DateTime<Utc>>,
 }
 
 impl<T> Default for Source<T> {
@@ -283,6 +290,7 @@ impl<T> Default for Source<T> {
             value: None,
             at: None,
             error: None,
+            failing_since: None,
         }
     }
 }
@@ -293,11 +301,24 @@ impl<T> Source<T> {
             value: Some(value),
             at: Some(at),
             error: None,
+            failing_since: None,
         };
     }
 
-    pub(crate) fn failed(&mut self, status: SourceStatus, why: String) {
+    pub(crate) fn failed(&mut self, status: SourceStatus, why: String, asked_at: DateTime<Utc>) {
         self.error = Some((status, why));
+        self.failing_since.get_or_insert(asked_at);
+    }
+
+    /// The value, unless it is from before a silence that has lasted for a while: then it is no longer known.
+    pub(crate) fn recent(&self, now: DateTime<Utc>) -> Option<&T> {
+        self.value.as_ref().filter(|_| !self.is_silent(now))
+    }
+
+    /// Whether every question has failed for a while; one that is late does not count.
+    fn is_silent(&self, now: DateTime<Utc>) -> bool {
+        self.failing_since
+            .is_some_and(|since| now - since >= SILENCE)
     }
 
     /// The value, if the last answer is a good one.
@@ -331,6 +352,7 @@ impl JobEntry {
                 live: None,
                 checkpoint: Source::default(),
                 window: HealthWindow::default(),
+                gone: None,
                 counters: Counters::default(),
                 has_task: false,
                 refused: None,
@@ -396,17 +418,76 @@ impl JobFacts {
     }
 
     /// What the job waits for: its start, or its run.
-    pub(crate) fn all_waiting(&self) -> Vec<Waiting> {
+    pub(crate) fn all_waiting(&self, now: DateTime<Utc>) -> Vec<Waiting> {
         let run = self.status().map(|status| status.waiting.clone());
         let mut all = self.waiting.clone();
         all.extend(run.unwrap_or_default());
+        let is_told = all
+            .iter()
+            .any(|waiting| matches!(waiting.code, Code::KafkaUnreachable | Code::KafkaTimeout));
+        all.extend(self.silent_brokers(now).filter(|_| !is_told));
+        all.extend(self.gone_partitions());
         all
     }
 
-    pub(crate) fn health(&self) -> Health {
+    /// Compares what the run reads with what the brokers have.
+    pub(crate) fn note_gone(
+        &mut self,
+        brokers: &BTreeMap<TopicPartition, BrokerPartition>,
+        now: DateTime<Utc>,
+    ) {
+        let status = self.status();
+        let read = status.iter().flat_map(|status| status.partitions.keys());
+        let gone: Vec<TopicPartition> = read
+            .filter(|partition| !brokers.contains_key(partition))
+            .cloned()
+            .collect();
+        let since = self.gone.as_ref().map_or(now, |(since, _)| *since);
+        self.gone = (!gone.is_empty()).then_some((since, gone));
+    }
+
+    /// The client asks again for a topic that was deleted, and does not say so.
+    fn gone_partitions(&self) -> Option<Waiting> {
+        self.run.as_ref()?;
+        let (since, gone) = self.gone.as_ref()?;
+        let first = gone.first()?;
+        let others = match gone.len() {
+            1 => String::new(),
+            number => format!(" and {} more", number - 1),
+        };
+        Some(Waiting {
+            code: Code::UnknownTopic,
+            since: *since,
+            detail: format!(
+                "{first}{others} no longer exist on the brokers: the topic was deleted"
+            ),
+        })
+    }
+
+    /// A run learns from its client only that a connection has broken. Brokers that keep their connections and say nothing
+    /// are noticed by those who ask them.
+    fn silent_brokers(&self, now: DateTime<Utc>) -> Option<Waiting> {
+        self.run.as_ref()?;
+        let (status, why) = self.brokers.error.as_ref()?;
+        let code = match status {
+            SourceStatus::Timeout => Code::KafkaTimeout,
+            SourceStatus::Unreachable => Code::KafkaUnreachable,
+            SourceStatus::Ok | SourceStatus::Absent | SourceStatus::Error => return None,
+        };
+        Some(Waiting {
+            code,
+            since: self
+                .brokers
+                .failing_since
+                .filter(|_| self.brokers.is_silent(now))?,
+            detail: format!("the brokers do not say how far their logs go: {why}"),
+        })
+    }
+
+    pub(crate) fn health(&self, now: DateTime<Utc>) -> Health {
         verdict(&HealthInputs {
             state: self.shown_state().0,
-            waiting: &self.all_waiting(),
+            waiting: &self.all_waiting(now),
             failure: self.row.failure.as_ref(),
             isolation: self.spec().source.isolation,
             window: &self.window,
@@ -425,5 +506,36 @@ impl From<StoredCheckpoint> for CheckpointFacts {
             phases: stored.phases,
             positions: stored.positions,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_until_the_source_has_been_silent_for_a_while() {
+        let second = |second: i64| DateTime::from_timestamp(1_800_000_000 + second, 0).unwrap();
+        let mut source = Source::default();
+        assert_eq!(source.recent(second(0)), None);
+        source.answered(7, second(0));
+        assert_eq!(
+            source.recent(second(3_600)),
+            Some(&7),
+            "nobody has asked since"
+        );
+        let fail = |source: &mut Source<i32>, at: i64| {
+            source.failed(SourceStatus::Timeout, "no answer".to_owned(), second(at));
+        };
+        fail(&mut source, 20);
+        fail(&mut source, 28);
+        assert_eq!(
+            (source.recent(second(29)), source.current()),
+            (Some(&7), None)
+        );
+        assert_eq!(source.recent(second(30)), None);
+        source.answered(9, second(31));
+        fail(&mut source, 40);
+        assert_eq!(source.recent(second(45)), Some(&9));
     }
 }

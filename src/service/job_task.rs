@@ -306,7 +306,7 @@ impl JobTask {
         }
         let Some(run) = self.run.clone() else {
             for (operation, _) in open {
-                let outcome = failed("the job does not run", &self.job_ended());
+                let outcome = failed("the job does not run", &job_ended(&self.job));
                 self.finish(&operation, &outcome).await;
             }
             return;
@@ -318,7 +318,6 @@ impl JobTask {
         let wanted = request.and_then(|request| request.timeout);
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
-        let ended = self.job_ended();
         self.checkpointing.spawn(async move {
             note_step(&core, &operation, "the checkpoint is being taken").await;
             let report = run
@@ -334,20 +333,11 @@ impl JobTask {
                     }
                 }
                 Some(report) => failed("the checkpoint failed", &checkpoint_error(&job, &report)),
-                None => failed("the job ended", &ended),
+                None => failed("the job ended", &job_ended(&job)),
             };
             finish(&core, &operation, &outcome).await;
             job.wake.notify_one();
         });
-    }
-
-    fn job_ended(&self) -> ServiceError {
-        let name = &self.job.name;
-        ServiceError::new(
-            Code::JobFailed,
-            format!("job {name} ended before the checkpoint was taken"),
-        )
-        .job(name)
     }
 
     // Starts.
@@ -794,6 +784,7 @@ impl JobTask {
         let mut facts = self.job.shared();
         facts.run = None;
         facts.window.clear();
+        facts.gone = None;
         facts.row.running = None;
         drop(facts);
         self.job.measure_anew();
@@ -1261,6 +1252,20 @@ fn backoff(attempts: u32) -> Duration {
         .saturating_mul(1 << attempts.min(8))
         .min(LAST_PAUSE);
     pause.mul_f64(0.8 + 0.2 * fastrand::f64())
+}
+
+/// Why a checkpoint was not taken: the job was stopped, or it failed.
+fn job_ended(job: &JobEntry) -> ServiceError {
+    let code = match job.state() {
+        JobState::Stopping | JobState::Stopped => Code::JobNotRunning,
+        JobState::Starting | JobState::Running | JobState::Failed => Code::JobFailed,
+    };
+    let name = &job.name;
+    ServiceError::new(
+        code,
+        format!("job {name} ended before the checkpoint was taken"),
+    )
+    .job(name)
 }
 
 fn failed(step: &str, error: &ServiceError) -> OperationOutcome {

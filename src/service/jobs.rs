@@ -66,13 +66,14 @@ pub(crate) fn compare_now(
     live: Option<&std::collections::BTreeMap<TopicPartition, LivePartition>>,
 ) -> Vec<PartitionOffsetsView> {
     let install = core.known_install().map(|install| install.short());
+    let now = core.now();
     compare(&Comparison {
         job,
         install: install.as_deref(),
         spec: facts.spec(),
-        brokers: facts.brokers.value.as_ref(),
+        brokers: facts.brokers.recent(now),
         brokers_at: facts.brokers.at,
-        group: facts.group.value.as_ref(),
+        group: facts.group.recent(now),
         live,
         checkpoint: match &facts.checkpoint.value {
             Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
@@ -93,7 +94,7 @@ impl Standing {
         let totals = totals(&partitions, status.is_some());
         let lag = job_lag(&totals);
         let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
-        let health = facts.health();
+        let health = facts.health(now);
         let row = facts.row.clone();
         let pending_fields = match (&facts.run, &row.running) {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
@@ -140,7 +141,7 @@ impl Standing {
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             last_checkpoint,
             status,
-            waiting: facts.all_waiting(),
+            waiting: facts.all_waiting(now),
             pending_fields,
             warnings,
             health,

@@ -91,6 +91,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
         facts.live = live.clone();
         (facts.spec().clone(), live)
     };
+    let asked_at = core.now();
     let answers = match core.clusters.get(&spec.source.connection) {
         Some(cluster) => ask(&**cluster, &spec, &known_partitions(job)).await,
         None => Answers::unreachable(&format!(
@@ -107,13 +108,14 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
+            facts.note_gone(&brokers, now);
             facts.brokers.answered(brokers, now);
         }
-        Err((status, why)) => facts.brokers.failed(status, why),
+        Err((status, why)) => facts.brokers.failed(status, why, asked_at),
     }
     match answers.group {
         Ok(group) => facts.group.answered(group, now),
-        Err((status, why)) => facts.group.failed(status, why),
+        Err((status, why)) => facts.group.failed(status, why, asked_at),
     }
     facts.members = answers.members;
 }
@@ -153,6 +155,14 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
     let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
     let (topics, failure) = match flatten(topics) {
         Ok(topics) => (topics, None),
+        // Who does not answer the first question is not asked more: those to a coordinator that is away cost a client.
+        Err(silent @ (SourceStatus::Timeout | SourceStatus::Unreachable, _)) => {
+            return Answers {
+                brokers: Err(silent.clone()),
+                group: Err(silent),
+                members: None,
+            };
+        }
         Err(failure) => (Vec::new(), Some(failure)),
     };
     let partitions: Vec<TopicPartition> = if failure.is_none() {
@@ -277,6 +287,7 @@ async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
 
 /// Reads the newest checkpoint from the store.
 pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
+    let asked_at = core.now();
     let answer = timeout(DEADLINE, core.store.latest_checkpoint(job.uid)).await;
     let now = core.now();
     let mut facts = job.shared();
@@ -285,12 +296,15 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
             let checkpoint = checkpoint.map(|stored| Arc::new(CheckpointFacts::from(stored)));
             facts.checkpoint.answered(checkpoint, now);
         }
-        Ok(Err(error)) => facts
-            .checkpoint
-            .failed(SourceStatus::Unreachable, error.to_string()),
+        Ok(Err(error)) => {
+            facts
+                .checkpoint
+                .failed(SourceStatus::Unreachable, error.to_string(), asked_at);
+        }
         Err(_elapsed) => facts.checkpoint.failed(
             SourceStatus::Timeout,
             format!("no answer within {} s", DEADLINE.as_secs()),
+            asked_at,
         ),
     }
 }

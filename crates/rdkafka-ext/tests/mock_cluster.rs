@@ -731,3 +731,29 @@ fn a_mock_topic_can_be_described() {
     let answer = admin.describe_topics(&["orders"], PATIENCE).unwrap();
     assert_eq!(answer[0].result.as_ref().unwrap().partitions.len(), 3);
 }
+
+#[test]
+fn a_question_to_a_coordinator_may_be_given_up_before_the_coordinator_is_back() {
+    let cluster = cluster("orders", 1);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    let ask =
+        |deadline| admin.list_group_offsets("readers", Some(&[("orders", 0)]), false, deadline);
+    ask(PATIENCE).unwrap();
+
+    cluster.broker_down(1).unwrap();
+    let given_up = ask(Duration::from_millis(300)).unwrap_err();
+    assert!(matches!(given_up, CallError::Deadline { .. }), "{given_up}");
+    // Under librdkafka's own time-out the process would end here.
+    cluster.broker_up(1).unwrap();
+    ask(PATIENCE).unwrap();
+
+    cluster.broker_down(1).unwrap();
+    ask(Duration::from_millis(300)).unwrap_err();
+    // A client that carries an open question can be dropped.
+    drop(admin);
+    cluster.broker_up(1).unwrap();
+    let another = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    another
+        .list_group_offsets("readers", None, false, PATIENCE)
+        .unwrap();
+}
