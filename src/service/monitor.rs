@@ -92,7 +92,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
         (facts.spec().clone(), live)
     };
     let answers = match core.clusters.get(&spec.source.connection) {
-        Some(cluster) => ask(&**cluster, &spec, &known_partitions(job)).await,
+        Some(cluster) => ask(&*cluster, &spec, &known_partitions(job)).await,
         None => Answers::unreachable(&format!(
             "the server's file has no connection '{}'",
             spec.source.connection
