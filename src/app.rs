@@ -5,6 +5,7 @@
 //! answered by then; each job takes a last checkpoint and is settled, and wants to run again at the next start; the
 //! instance id is released; the pool is closed.
 
+mod reload;
 mod server;
 
 use std::sync::Arc;
@@ -16,10 +17,11 @@ use tokio::{
 
 use crate::{
     engine::ports::Clock,
-    service::{Clusters, Running, Service, ServiceError, Settings, SinkFactory},
+    service::{Clusters, Connections, Running, Service, ServiceError, Settings, SinkFactory},
     store::Store,
 };
 
+pub use reload::Reloading;
 pub use server::{AppError, run};
 
 /// How long the store may take to let the instance id go and to close, after the jobs have ended.
@@ -79,6 +81,12 @@ impl App {
     #[must_use]
     pub fn service(&self) -> Service {
         self.service.clone()
+    }
+
+    /// The Kafka connections, to replace them.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        self.running.connections()
     }
 
     /// Waits until the server cannot go on: another process has taken its instance id. The caller then shuts down; the jobs

@@ -47,6 +47,10 @@ pub(crate) enum Task {
     /// SIGTERM or Ctrl-C ends it in order: it takes no new calls, gives every job a last checkpoint and gives back their
     /// leases, for at most `server.shutdown_grace`. A second signal ends it at once; jobs then go on from their last
     /// completed checkpoint.
+    ///
+    /// SIGHUP has it read its configuration again: a changed `log.filter` and changed connections count from then on,
+    /// for a job that runs from its next start. A configuration that is faulty, or differs in anything else, is refused
+    /// as a whole; the log says why.
     #[command(after_help = CONFIG_HELP)]
     Serve(ConfigArgs),
     /// Show everything at work on this machine: database, broker, order events, two jobs

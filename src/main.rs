@@ -3,12 +3,13 @@
 use std::{
     io::{self, Write},
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::Context;
 use clap::Parser;
 use handover::{
-    app,
+    app::{self, Reloading},
     config::{Config, PropertyRules, Sources},
     dev::{self, DevOptions},
     http, kafka,
@@ -52,14 +53,19 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: ConfigArgs) -> anyhow::Result<ExitCode> {
-    let config = load(args)?;
-    telemetry::init(&config.log)?;
+    let config = load(args.clone())?;
+    let filter = telemetry::init(&config.log)?;
     run(false, async |shutdown| {
+        let reloading = Reloading {
+            hangups: signal(SignalKind::hangup()).context("cannot listen for signals")?,
+            load: Arc::new(move || Config::load(&args.clone().sources(), PROPERTY_RULES)),
+            filter,
+        };
         let listen = config.server.listen;
         let listener = TcpListener::bind(listen)
             .await
             .with_context(|| format!("cannot listen on {listen} (server.listen)"))?;
-        app::run(config, listener, shutdown).await?;
+        app::run(config, listener, Some(reloading), shutdown).await?;
         Ok(())
     })
 }

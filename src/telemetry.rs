@@ -23,6 +23,7 @@ use tracing_subscriber::{
     },
     layer::SubscriberExt,
     registry::{LookupSpan, Scope},
+    reload,
     util::SubscriberInitExt,
 };
 
@@ -42,17 +43,38 @@ pub enum TelemetryError {
     /// Somebody was here before.
     #[error("logging is set up already")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
+    /// The filter cannot be replaced.
+    #[error("log.filter cannot be changed")]
+    Fixed(#[source] reload::Error),
 }
 
-/// Sends all events of this process to standard error.
+/// What is logged; can be changed while the process runs.
+#[derive(Debug, Clone)]
+pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
+
+impl LogFilter {
+    /// Logs what this filter lets through from now on. A span that the filter before did not let through stays hidden.
+    ///
+    /// # Errors
+    /// When it is no filter; nothing has changed then.
+    pub fn change(&self, filter: &str) -> Result<(), TelemetryError> {
+        self.0.reload(parse(filter)?).map_err(TelemetryError::Fixed)
+    }
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, TelemetryError> {
+    EnvFilter::try_new(filter).map_err(|source| TelemetryError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })
+}
+
+/// Sends all events of this process to standard error. Answers how to change what is logged.
 ///
 /// # Errors
 /// See [`TelemetryError`].
-pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(&config.filter).map_err(|source| TelemetryError::Filter {
-        filter: config.filter.clone(),
-        source,
-    })?;
+pub fn init(config: &LogConfig) -> Result<LogFilter, TelemetryError> {
+    let (filter, handle) = reload::Layer::new(parse(&config.filter)?);
     let terminal = io::stderr().is_terminal();
     let layer = match (config.format, terminal) {
         (LogFormat::Text, colour) | (LogFormat::Auto, colour @ true) => {
@@ -63,7 +85,8 @@ pub fn init(config: &LogConfig) -> Result<(), TelemetryError> {
     tracing_subscriber::registry()
         .with(layer.with_filter(filter))
         .try_init()
-        .map_err(TelemetryError::Twice)
+        .map_err(TelemetryError::Twice)?;
+    Ok(LogFilter(handle))
 }
 
 fn text<W>(colour: bool, writer: W) -> Box<dyn Layer<Registry> + Send + Sync>
@@ -229,6 +252,27 @@ mod tests {
                 "awake": true
             })
         );
+    }
+
+    #[test]
+    fn a_changed_filter_counts_at_once() {
+        let captured = Captured::default();
+        let writer = captured.clone();
+        let (filter, handle) = reload::Layer::new(parse("error").unwrap());
+        let filter_of_log = LogFilter(handle);
+        let layer = text(false, move || writer.clone()).with_filter(filter);
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            say_something();
+            assert_eq!(captured.text(), "");
+            assert!(filter_of_log.change("info,=").is_err());
+            say_something();
+            assert_eq!(captured.text(), "");
+            filter_of_log.change("warn").unwrap();
+            say_something();
+        });
+        let text = captured.text();
+        assert_eq!(text.matches("kafka.offset=7").count(), 1, "{text}");
     }
 
     #[test]

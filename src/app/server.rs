@@ -9,9 +9,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{App, Parts};
+use super::{
+    App, Parts,
+    reload::{Reloader, Reloading},
+};
 use crate::{
-    config::{self, Config},
+    config::{self, Config, KafkaConnection as ConfiguredConnection},
     engine::{
         error::StoreError,
         ports::{Clock, KafkaCluster},
@@ -57,13 +60,15 @@ pub enum AppError {
     Service(#[from] ServiceError),
 }
 
-/// Runs the server on `listener` until `shutdown`, then ends it in order.
+/// Runs the server on `listener` until `shutdown`, then ends it in order. With `reloading` it follows changes of its
+/// configuration meanwhile.
 ///
 /// # Errors
 /// See [`AppError`]. A store or a Kafka that is away is none: both are waited for.
 pub async fn run(
     config: Config,
     listener: TcpListener,
+    reloading: Option<Reloading>,
     shutdown: CancellationToken,
 ) -> Result<(), AppError> {
     let address = listener.local_addr().map_err(AppError::Listener)?;
@@ -122,10 +127,18 @@ pub async fn run(
             Err(error) => error,
         }
     };
+    let connections = app.connections();
+    let reload = async {
+        match reloading {
+            Some(reloading) => Reloader::new(reloading, config, connections).run().await,
+            None => std::future::pending().await,
+        }
+    };
     let outcome = tokio::select! {
         () = shutdown.cancelled() => Ok(()),
         error = app.failed() => Err(error.into()),
         error = schema_failed => Err(error.into()),
+        never = reload => match never {},
         // Ends only when it is told to, below.
         () = &mut serving => return Ok(()),
     };
@@ -170,28 +183,34 @@ async fn bring_up_schema(
 }
 
 fn clusters(config: &Config) -> Result<Clusters, AppError> {
-    let mut clusters = Clusters::new();
-    for (name, connection) in &config.connections {
-        if connection.insecure {
-            tracing::warn!(
-                kafka.connection = name,
-                "insecure = true: the broker may be anybody, and debug output may show what is sent"
-            );
-        }
-        let checked =
-            KafkaConnection::new(name, connection.client_properties(), connection.insecure)
-                .map_err(|faults| {
-                    let (property, fault) = faults.into_iter().next().unwrap_or_default();
-                    AppError::Connection {
-                        connection: name.clone(),
-                        property,
-                        fault,
-                    }
-                })?;
-        let cluster: Arc<dyn KafkaCluster> = Arc::new(Cluster::new(checked));
-        clusters.insert(name.clone(), cluster);
+    config
+        .connections
+        .iter()
+        .map(|(name, connection)| Ok((name.clone(), cluster(name, connection)?)))
+        .collect()
+}
+
+/// Makes the cluster of a connection; nothing is asked of a broker.
+pub(super) fn cluster(
+    name: &str,
+    connection: &ConfiguredConnection,
+) -> Result<Arc<dyn KafkaCluster>, AppError> {
+    if connection.insecure {
+        tracing::warn!(
+            kafka.connection = name,
+            "insecure = true: the broker may be anybody, and debug output may show what is sent"
+        );
     }
-    Ok(clusters)
+    let checked = KafkaConnection::new(name, connection.client_properties(), connection.insecure)
+        .map_err(|faults| {
+        let (property, fault) = faults.into_iter().next().unwrap_or_default();
+        AppError::Connection {
+            connection: name.to_owned(),
+            property,
+            fault,
+        }
+    })?;
+    Ok(Arc::new(Cluster::new(checked)))
 }
 
 fn sinks() -> Result<SinkFactory, AppError> {

@@ -5,6 +5,7 @@
 //! whole configuration or the list of everything that is wrong, each with its key, the remedy and the source it came from.
 //! The scalar settings are rows of one [table](setting::SETTINGS); see docs/configuration.md for people.
 
+mod change;
 mod connection;
 mod effective;
 mod fault;
@@ -21,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+pub use change::{Changes, ConnectionChange};
 pub use connection::{CheckConnection, KafkaConnection, PropertyRules, PropertyValue};
 pub use fault::{ConfigFault, InvalidConfig, Origin};
 pub use secret::{Secret, SecretReference, StoreUrl};

@@ -205,7 +205,7 @@ async fn serve(
 ) -> Result<(), DevError> {
     let tasks = TaskTracker::new();
     let stop_server = CancellationToken::new();
-    let mut server = tasks.spawn(app::run(config, listener, stop_server.clone()));
+    let mut server = tasks.spawn(app::run(config, listener, None, stop_server.clone()));
     let stop_generator = CancellationToken::new();
     let shop = OrderEvents::new(
         options.seed.unwrap_or_else(|| fastrand::u64(..)),

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     comparison::{BrokerPartition, CheckpointFacts},
+    connections::{Clusters, CurrentClusters},
     error::{Result, ServiceError},
     next_steps::RefusedStart,
 };
@@ -46,9 +47,6 @@ const SILENCE: TimeDelta = TimeDelta::seconds(10);
 /// Makes the sink of a job from its spec.
 pub type SinkFactory = Arc<dyn Fn(&SinkSpec, &JobName) -> Arc<dyn Sink> + Send + Sync>;
 
-/// The clusters by the names of the server's file.
-pub type Clusters = BTreeMap<String, Arc<dyn KafkaCluster>>;
-
 /// What the server's file says to the services.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -69,7 +67,7 @@ pub struct Settings {
 /// See the module.
 pub(crate) struct Core {
     pub(crate) store: Store,
-    pub(crate) clusters: Clusters,
+    pub(crate) clusters: CurrentClusters,
     pub(crate) sinks: SinkFactory,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
@@ -94,7 +92,7 @@ impl Core {
     ) -> Self {
         Self {
             store,
-            clusters,
+            clusters: CurrentClusters::new(clusters),
             sinks,
             clock,
             settings,
@@ -130,7 +128,7 @@ impl Core {
     }
 
     pub(crate) fn cluster(&self, connection: &str) -> Result<Arc<dyn KafkaCluster>> {
-        self.clusters.get(connection).cloned().ok_or_else(|| {
+        self.clusters.get(connection).ok_or_else(|| {
             ServiceError::new(
                 Code::InvalidSpec,
                 format!("the server's file has no Kafka connection '{connection}'"),

@@ -27,7 +27,7 @@ use crate::{
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, Sink},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
     model::{
         checkpoint::CheckpointKind,
@@ -419,7 +419,7 @@ impl JobTask {
                 .await
             })
             .await?;
-        let (resolved, intent) = self.decide(asked, &row, &progress).await?;
+        let (resolved, intent, cluster) = self.decide(asked, &row, &progress).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&row, &resolved)));
         }
@@ -448,7 +448,7 @@ impl JobTask {
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(&row, lease, checkpoint, sink).await?;
+        self.spawn(&row, lease, checkpoint, sink, cluster).await?;
         Ok(report)
     }
 
@@ -479,13 +479,14 @@ impl JobTask {
         Ok(lease)
     }
 
-    /// Works out where every partition begins, or takes the numbers of the plan that was looked at.
+    /// Works out where every partition begins, or takes the numbers of the plan that was looked at. Answers the cluster that was
+    /// asked too: the run reads from no other.
     async fn decide(
         &self,
         asked: Option<&Asked>,
         row: &JobRow,
         progress: &SinkProgress,
-    ) -> Step<(ResolvedStart, Intent)> {
+    ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
         let operation = asked.map(|asked| &asked.operation);
         let core = &self.core;
         let plan = self.plan_of(asked).await?;
@@ -531,11 +532,11 @@ impl JobTask {
             state: &state,
             sink: progress,
         };
-        let facts = self.facts(operation, &question).await?;
+        let (facts, cluster) = self.facts(operation, &question).await?;
         let plan = plan.filter(|_| !done_before);
         let Some(plan) = plan else {
             let resolved = question.resolve(&facts);
-            return Ok((resolved, intent));
+            return Ok((resolved, intent, cluster));
         };
         let pending = row
             .pending_start
@@ -544,7 +545,7 @@ impl JobTask {
         let newest = state.newest.as_ref().map(|state| state.id);
         let changes = what_changed(&plan, row.generation, pending, newest, &facts);
         if changes.is_empty() {
-            return Ok((plan.resolved, intent));
+            return Ok((plan.resolved, intent, cluster));
         }
         Err(Trouble::Refused(plan_stale(&row.name, &changes)))
     }
@@ -573,15 +574,17 @@ impl JobTask {
         &self,
         operation: Option<&Operation>,
         question: &StartQuestion<'_>,
-    ) -> Step<BrokerFacts> {
-        let cluster = self.core.cluster(&question.spec.source.connection)?;
+    ) -> Step<(BrokerFacts, Arc<dyn KafkaCluster>)> {
         let now = self.core.now();
         self.insist(operation, "the brokers are asked", || async {
+            // Anew each time: a connection that is mended in the server's file helps the start that waits for it.
+            let cluster = self.core.cluster(&question.spec.source.connection)?;
             let asked = gather(&*cluster, question, now);
-            tokio::select! {
+            let facts = tokio::select! {
                 facts = within(FACTS_DEADLINE, Code::KafkaTimeout, "Kafka", asked) => facts,
                 () = self.interrupted() => Err(Trouble::Interrupted),
-            }
+            };
+            Ok((facts?, cluster))
         })
         .await
     }
@@ -592,6 +595,7 @@ impl JobTask {
         lease: JobLease,
         start: crate::model::checkpoint::Checkpoint,
         sink: Arc<dyn Sink>,
+        cluster: Arc<dyn KafkaCluster>,
     ) -> Step<()> {
         let core = &self.core;
         let install = self
@@ -605,7 +609,7 @@ impl JobTask {
             spec: row.spec.clone(),
             lease,
             start,
-            kafka: core.cluster(&row.spec.source.connection)?,
+            kafka: cluster,
             sink,
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),

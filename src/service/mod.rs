@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod comparison;
+mod connections;
 mod core;
 pub mod error;
 mod job_task;
@@ -21,9 +22,9 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use self::{core::Core, lease_keeper::InstanceLock};
 pub use self::{
-    core::{Clusters, Settings, SinkFactory},
+    connections::{Clusters, Connections, JobsByConnection, NotReplaced},
+    core::{Settings, SinkFactory},
     error::{Result, ServiceError},
     queries::{
         Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
@@ -31,6 +32,7 @@ pub use self::{
         ReadinessCheck, SpecPrecondition,
     },
 };
+use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{
     ids::{JobName, OperationId},
     job::JobSpec,
@@ -65,6 +67,12 @@ impl Running {
     /// Runs the jobs until the server goes down and the last of them has ended.
     pub fn supervise(&self) -> impl Future<Output = ()> + Send + 'static {
         supervisor::supervise(Arc::clone(&self.core))
+    }
+
+    /// The Kafka connections, to replace them.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        Connections::new(Arc::clone(&self.core))
     }
 
     /// From now on nothing new is taken on and the jobs end.

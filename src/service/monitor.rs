@@ -93,7 +93,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     };
     let asked_at = core.now();
     let answers = match core.clusters.get(&spec.source.connection) {
-        Some(cluster) => ask(&**cluster, &spec, &known_partitions(job)).await,
+        Some(cluster) => ask(&*cluster, &spec, &known_partitions(job)).await,
         None => Answers::unreachable(&format!(
             "the server's file has no connection '{}'",
             spec.source.connection

@@ -45,9 +45,12 @@ impl Service {
         start_on_create: bool,
         caller: &Caller,
     ) -> Result<(SpecApplied, bool, Option<Operation>)> {
+        // The connection that the spec names must still be there when the spec is stored.
+        let kept = self.core.clusters.keep_names().await;
         let spec = self.checked_spec(name, document)?;
         refuse_future_mode(&spec.startup_mode, self.core.now()).map_err(|error| error.job(name))?;
         if dry_run {
+            drop(kept);
             return self.try_spec(name, spec, precondition).await;
         }
         let wanted = match precondition {
@@ -67,6 +70,7 @@ impl Service {
             .store
             .put_spec(name, &spec, &wanted, &caller.requested_by)
             .await?;
+        drop(kept);
         let (row, changed, created) = match put {
             PutSpec::Created(row) => (row, true, true),
             PutSpec::Replaced(row) => (row, true, false),
@@ -128,7 +132,8 @@ impl Service {
             return Vec::new();
         };
         let Some(cluster) = self.core.clusters.get(connection) else {
-            let known: Vec<&str> = self.core.clusters.keys().map(String::as_str).collect();
+            let clusters = self.core.clusters.all();
+            let known: Vec<&str> = clusters.keys().map(String::as_str).collect();
             return vec![FieldError::new(
                 "/source/connection",
                 format!(

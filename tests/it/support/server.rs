@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     net::TcpListener,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU16, Ordering},
     thread::JoinHandle,
@@ -194,12 +194,7 @@ bootstrap_servers = "{}"
     /// `SIGTERM`, as a supervisor stops it; answers how it ended and how long that took.
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let from = Instant::now();
-        let pid = self.pid().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("a signal");
-        assert!(sent.success());
+        self.signal("-TERM");
         let status = eventually("the server ends", Duration::from_secs(60), || {
             self.exited().ok_or("it still runs")
         });
@@ -209,6 +204,38 @@ bootstrap_servers = "{}"
             reader.join().expect("the output is read");
         }
         (status, took)
+    }
+
+    /// `SIGHUP`: the server reads its configuration again.
+    pub(crate) fn hang_up(&self) {
+        self.signal("-HUP");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.pid().to_string()])
+            .status()
+            .expect("a signal");
+        assert!(sent.success());
+    }
+
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config
+    }
+
+    /// The text of the configuration file.
+    pub(crate) fn config(&self) -> String {
+        std::fs::read_to_string(&self.config).expect("a file")
+    }
+
+    /// Writes the configuration file anew; the server does not know yet.
+    pub(crate) fn write_config(&self, text: &str) {
+        std::fs::write(&self.config, text).expect("a file");
+    }
+
+    /// What the server has logged, over all its starts.
+    pub(crate) fn logged(&self) -> String {
+        std::fs::read_to_string(self.stderr_path()).expect("a file")
     }
 
     /// Resident memory in bytes.
