@@ -315,7 +315,8 @@ pub enum StopCheckpoint {
 pub struct StopRequest {
     /// How the last checkpoint is treated; `best-effort` if nothing is said.
     pub checkpoint: StopCheckpoint,
-    /// How long the checkpoint may take; 30 s if nothing is said.
+    /// How long the checkpoint and its commit to the group may take; 30 s if nothing is said. Closing the clients may
+    /// take some seconds more when a broker is away.
     pub timeout: HumanDuration,
     /// Why, for the history.
     pub reason: Option<String>,

@@ -66,8 +66,10 @@ pub(crate) struct JobTask {
     checkpointing: JoinSet<()>,
     /// Follows the run's status for the history.
     following: JoinSet<()>,
-    /// Restarts by the server itself, one after the other.
+    /// Restarts by the server itself, one after the other, until a run has lasted.
     restarts: u32,
+    /// When the run began.
+    run_since: Instant,
     start_at: Instant,
 }
 
@@ -164,6 +166,7 @@ impl JobTask {
             checkpointing: JoinSet::new(),
             following: JoinSet::new(),
             restarts: 0,
+            run_since: Instant::now(),
             start_at: Instant::now(),
         }
     }
@@ -222,7 +225,11 @@ impl JobTask {
 
     /// The row is read before the operations. A start writes both at once: were they read the other way round, its desired
     /// state could be seen without it, and the job would be started as if by the server itself.
+    ///
+    /// That a stop was asked for is forgotten first: one that was stored until now is found by this look, and a later one
+    /// says so again.
     async fn look(&mut self) -> Option<Work> {
+        self.job.stop_asked.send_replace(false);
         let store = &self.core.store;
         let read = async {
             let row = store.job_by_uid(self.job.uid).await?;
@@ -349,7 +356,6 @@ impl JobTask {
             }
             return;
         }
-        self.job.stop_asked.send_replace(false);
         self.show(JobState::Starting);
         let failed_before = {
             let mut facts = self.job.shared();
@@ -360,7 +366,7 @@ impl JobTask {
         self.job.shared().waiting.clear();
         match outcome {
             Ok(report) => {
-                self.restarts = 0;
+                self.run_since = Instant::now();
                 if let Some(asked) = asked {
                     let outcome = OperationOutcome::Succeeded {
                         changed: true,
@@ -704,6 +710,9 @@ impl JobTask {
 
     async fn run_ended(&mut self, end: JobEnd) {
         self.forget_run();
+        if self.run_since.elapsed() >= LAST_PAUSE {
+            self.restarts = 0;
+        }
         let error = match end {
             JobEnd::Failed(error) => error,
             JobEnd::Stopped(_) => {
@@ -797,7 +806,6 @@ impl JobTask {
     // Stops.
 
     async fn stop(&mut self, operation: &Operation, request: &StopRequest) {
-        self.job.stop_asked.send_replace(false);
         let before = self.job.state();
         let mut report = None;
         if let Some(run) = self.run.clone() {

@@ -32,8 +32,10 @@ use crate::{
 /// How often unchanged positions are confirmed in the store and committed again, because group offsets of a consumer that
 /// was assigned expire from the last commit.
 const CONFIRM_PERIOD: Duration = Duration::from_secs(30);
-/// How long the end of a stop waits for the last commit to the group.
+/// How long the end of a stop waits for the last commit to the group, within the stop's own time.
 const FINAL_COMMIT: Duration = Duration::from_secs(10);
+/// What it waits at least, even if the checkpoint has used up the stop's time: a commit usually takes milliseconds.
+const FINAL_COMMIT_AT_LEAST: Duration = Duration::from_secs(1);
 /// Most notes for the history that wait for a store that is away. Further ones are left out: checkpoints do not need them.
 const OPEN_NOTES: usize = 32;
 
@@ -259,7 +261,10 @@ impl JobTask {
             .filter(|stopping| stopping.attempt == Some(id))
         {
             stopping.report = Some(report.clone());
-            stopping.deadline = stopping.deadline.max(Instant::now() + FINAL_COMMIT);
+            let now = Instant::now();
+            stopping.deadline = stopping
+                .deadline
+                .clamp(now + FINAL_COMMIT_AT_LEAST, now + FINAL_COMMIT);
         }
         self.awaiting_commit.insert(id, (report, waiters));
         if commits {

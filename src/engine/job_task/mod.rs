@@ -384,6 +384,7 @@ impl JobTask {
             leaked_threads += usize::from(closed.is_err());
         }
         self.settle_calls().await;
+        self.note_open_commit().await;
         leaked_threads += usize::from(self.commits.in_flight().is_some());
         if leaked_threads > 0 {
             tracing::warn!(
@@ -437,15 +438,13 @@ impl JobTask {
         if self.last.id != report.id {
             return report;
         }
-        let mut group_commit = self.last.group_commit.clone();
-        if group_commit.status == GroupCommitStatus::Pending
-            && self.commits.in_flight() != Some(report.id)
-        {
-            group_commit = GroupCommit {
-                status: GroupCommitStatus::Failed,
-                error: Some("the job ended before it was sent".to_owned()),
-            };
-        }
+        let group_commit = match self.last.group_commit.status {
+            GroupCommitStatus::Pending => self.commit_without_answer(),
+            GroupCommitStatus::Ok
+            | GroupCommitStatus::Failed
+            | GroupCommitStatus::Displaced
+            | GroupCommitStatus::Off => self.last.group_commit.clone(),
+        };
         CheckpointReport {
             id: report.id,
             status: "completed".to_owned(),
@@ -453,6 +452,38 @@ impl JobTask {
             group_commit,
             phases: self.last.phases,
             failure: None,
+        }
+    }
+
+    /// What the end of the run makes of the newest checkpoint's commit if it is still open.
+    fn commit_without_answer(&self) -> GroupCommit {
+        let error = if self.commits.in_flight() == Some(self.last.id) {
+            "no answer came before the job ended; it may still take effect"
+        } else {
+            "the job ended before it was sent"
+        };
+        GroupCommit {
+            status: GroupCommitStatus::Failed,
+            error: Some(error.to_owned()),
+        }
+    }
+
+    /// The history must not show a commit as under way for ever.
+    async fn note_open_commit(&self) {
+        if self.last.group_commit.status != GroupCommitStatus::Pending {
+            return;
+        }
+        let (id, phases, outcome) = (
+            self.last.id,
+            &self.last.phases,
+            self.commit_without_answer(),
+        );
+        let noted = self
+            .run
+            .store
+            .record_outcome(&self.run.lease, id, phases, &outcome);
+        if let Ok(Err(error)) = tokio::time::timeout(LAST_NOTES, noted).await {
+            tracing::debug!(%error, "the open commit could not be noted");
         }
     }
 

@@ -397,7 +397,9 @@ async fn a_last_commit_that_nobody_answers_is_told() {
     for outcome in [stopped(now.unwrap()), stopped(first.unwrap())] {
         let report = outcome.checkpoint.unwrap();
         assert_eq!(report.status, "completed");
-        assert_eq!(report.group_commit.status, GroupCommitStatus::Pending);
+        assert_eq!(report.group_commit.status, GroupCommitStatus::Failed);
+        let error = report.group_commit.error.unwrap();
+        assert!(error.contains("may still take effect"), "{error}");
         // The thread that still waits for the broker is counted.
         assert_eq!((outcome.will_replay, outcome.leaked_threads), (Some(0), 1));
     }
