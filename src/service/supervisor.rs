@@ -5,11 +5,17 @@
 //! created later. A task carries out what is asked of its job one after the other, so no two starts or stops of a job ever
 //! run at the same time.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use tokio::{task::JoinSet, time::sleep};
+use tokio_util::sync::CancellationToken;
 
-use super::{core::Core, job_task::JobTask, monitor};
+use super::{
+    core::{Core, JobEntry},
+    job_task::JobTask,
+    monitor,
+};
 use crate::model::job_state::{DesiredState, JobState};
 
 /// The pause after the store did not answer.
@@ -36,7 +42,7 @@ pub(crate) async fn supervise(core: Arc<Core>) {
                 if std::mem::replace(&mut job.shared().has_task, true) {
                     continue;
                 }
-                tasks.spawn(JobTask::new(Arc::clone(&core), Arc::clone(&job)).run());
+                tasks.spawn(run_job(Arc::clone(&core), Arc::clone(&job)));
                 tasks.spawn(monitor::watch_job(
                     Arc::clone(&core),
                     job,
@@ -56,7 +62,7 @@ pub(crate) async fn supervise(core: Arc<Core>) {
             () = core.new_job.notified() => {}
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(%error, "the task of a job crashed; the job is not supervised until the server is restarted");
+                    tracing::error!(%error, "the measuring of a job crashed; its lags stay as they are until the server is restarted");
                 }
             }
             () = sleep(pause) => {}
@@ -65,6 +71,33 @@ pub(crate) async fn supervise(core: Arc<Core>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             tracing::error!(%error, "the task of a job crashed");
+        }
+    }
+}
+
+/// Runs the task of a job. One that crashed is followed by another: it takes the lease under a new epoch, so that what the
+/// crashed one may have left running can write no more.
+async fn run_job(core: Arc<Core>, job: Arc<JobEntry>) {
+    let name = job.name.clone();
+    let run = || {
+        job.shared().run = None;
+        JobTask::new(Arc::clone(&core), Arc::clone(&job)).run()
+    };
+    until_it_ends(&format!("the task of job {name}"), &core.stopping, run).await;
+}
+
+/// Repeats what crashes, with a pause, until it ends by itself or the server goes down.
+async fn until_it_ends<F, Fut>(what: &str, stopping: &CancellationToken, mut run: F)
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = ()>,
+{
+    while AssertUnwindSafe(run()).catch_unwind().await.is_err() {
+        // The panic's own words were printed by the panic hook.
+        tracing::error!("{what} crashed; it begins again");
+        tokio::select! {
+            () = stopping.cancelled() => return,
+            () = sleep(RETRY) => {}
         }
     }
 }
@@ -109,5 +142,32 @@ async fn read_jobs(core: &Core, recovered: bool) -> bool {
             tracing::warn!(%error, "the jobs cannot be read");
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_crashes_begins_again_until_it_ends() {
+        let mut runs = 0;
+        let run = || {
+            runs += 1;
+            let crashes = runs < 3;
+            async move { assert!(!crashes, "as the test wants it") }
+        };
+        until_it_ends("a test", &CancellationToken::new(), run).await;
+        assert_eq!(runs, 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_goes_down_does_not_wait_for_what_crashes() {
+        let stopping = CancellationToken::new();
+        stopping.cancel();
+        until_it_ends("a test", &stopping, || async {
+            panic!("as the test wants it")
+        })
+        .await;
     }
 }
