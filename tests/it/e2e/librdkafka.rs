@@ -39,12 +39,13 @@ fn the_first_record_of_every_explicit_start_is_exact() {
                         starts.keys().map(|partition| (*partition, 0)).collect();
                     scene_kafka().commit_as_another(name, topic, &zeros);
                     let job = server.job(name);
-                    job.put_spec(&super::spec(topic, &json!({"mode": "group-offsets"})));
-                    let mark = server.log.mark();
+                    // Into another sink: lines of this run may still be on their way when the next one begins.
+                    let spec = super::spec(topic, &json!({"mode": "group-offsets"}));
+                    let elsewhere = json!({"type": "blackhole"});
+                    job.put_spec(&super::with(spec.clone(), "/sink", elsewhere));
                     job.start(&json!({}));
                     job.stop_with(&json!({"checkpoint": "none"}));
-                    let by_group = server.log.of_job(name).first_since(mark, topic);
-                    assert!(by_group.values().all(|offset| *offset == 0), "{by_group:?}");
+                    job.put_spec(&spec);
 
                     let mark = server.log.mark();
                     let offsets: BTreeMap<String, i64> = starts

@@ -3,8 +3,11 @@
 use handover::model::{Code, start::StartRequest};
 use serde_json::json;
 
-use super::{Server, caller, job, produce, succeeded};
-use crate::{broker::topic, support::Database};
+use super::{PATIENCE, Server, caller, job, produce, succeeded};
+use crate::{
+    broker::topic,
+    support::{Database, eventually},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn next_start_counts_once_and_only_for_an_operator() {
@@ -26,6 +29,11 @@ async fn next_start_counts_once_and_only_for_an_operator() {
     assert_eq!((view.changed, view.effective), (Some(true), true));
     succeeded(&server.start_job(&job, json!({})).await);
     server.read_all(&job).await;
+    // What a start would read again is counted from the checkpoint.
+    eventually("all is checkpointed", PATIENCE, || async {
+        server.offsets(&job).await.totals.checkpoint_lag == Some(0)
+    })
+    .await;
 
     let latest = json!({"mode": "latest"});
     let refused = service

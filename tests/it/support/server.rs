@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU16, Ordering},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -28,6 +27,7 @@ pub(crate) struct TestServer {
     pub(crate) base: String,
     folder: tempfile::TempDir,
     config: PathBuf,
+    lives: u32,
     process: Option<Running>,
     /// Last, so that it is dropped when the server is gone.
     _database: Option<Database>,
@@ -35,7 +35,6 @@ pub(crate) struct TestServer {
 
 struct Running {
     child: Child,
-    reader: Option<JoinHandle<()>>,
     /// Standard output that nobody reads.
     unread: Option<ChildStdout>,
 }
@@ -98,6 +97,7 @@ bootstrap_servers = "{}"
             base,
             folder,
             config,
+            lives: 0,
             process: None,
             _database: None,
         };
@@ -129,22 +129,31 @@ bootstrap_servers = "{}"
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HANDOVER_")) {
             command.env_remove(name);
         }
+        let (written, read) = self.output_file();
+        let stdout = match output {
+            Output::Followed => written.into(),
+            Output::Unread => Stdio::piped(),
+        };
         let mut child = command
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(errors)
             .spawn()
             .expect("the server runs");
-        let stdout = child.stdout.take().expect("a pipe");
-        let (reader, unread) = match output {
-            Output::Followed => (Some(self.log.follow(stdout)), None),
-            Output::Unread => (None, Some(stdout)),
-        };
-        self.process = Some(Running {
-            child,
-            reader,
-            unread,
-        });
+        self.log.follow(read);
+        let unread = child.stdout.take();
+        self.process = Some(Running { child, unread });
+    }
+
+    /// A file for the output of one life, to write to and to read from.
+    fn output_file(&mut self) -> (File, File) {
+        self.lives += 1;
+        let path = self
+            .folder
+            .path()
+            .join(format!("stdout-{}.log", self.lives));
+        let written = File::create(&path).expect("a file");
+        (written, File::open(&path).expect("a file"))
     }
 
     pub(crate) fn await_ready(&mut self) {
@@ -163,10 +172,11 @@ bootstrap_servers = "{}"
 
     /// Begins to read the output that nobody read.
     pub(crate) fn follow_output(&mut self) {
-        let log = self.log.clone();
-        let process = self.running();
-        let stdout = process.unread.take().expect("output that nobody reads");
-        process.reader = Some(log.follow(stdout));
+        let mut pipe = self.running().unread.take().expect("an unread pipe");
+        let (mut written, read) = self.output_file();
+        self.log.follow(read);
+        // Ends with the server.
+        std::thread::spawn(move || std::io::copy(&mut pipe, &mut written));
     }
 
     fn running(&mut self) -> &mut Running {
@@ -181,14 +191,11 @@ bootstrap_servers = "{}"
         self.process.as_ref().expect("the server runs").child.id()
     }
 
-    /// `SIGKILL`: nothing of the process runs any more when this returns, and its output is read to the end.
+    /// `SIGKILL`: nothing of the process runs any more when this returns.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("the server runs");
         process.child.kill().expect("a signal");
         process.child.wait().expect("an end");
-        if let Some(reader) = process.reader {
-            reader.join().expect("the output is read");
-        }
     }
 
     /// `SIGTERM`, as a supervisor stops it; answers how it ended and how long that took.
@@ -199,10 +206,7 @@ bootstrap_servers = "{}"
             self.exited().ok_or("it still runs")
         });
         let took = from.elapsed();
-        let process = self.process.take().expect("the server ran");
-        if let Some(reader) = process.reader {
-            reader.join().expect("the output is read");
-        }
+        self.process = None;
         (status, took)
     }
 

@@ -2,9 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    io::{BufRead, BufReader, Read},
-    sync::{Arc, Mutex},
-    thread::JoinHandle,
+    fs::File,
+    io::Read,
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -25,9 +25,48 @@ pub(crate) struct SinkRecord {
 struct Lines {
     records: Vec<SinkRecord>,
     torn: Vec<String>,
+    /// The output of the server's present life, and a line that is not complete yet.
+    output: Option<File>,
+    begun: Vec<u8>,
+}
+
+impl Lines {
+    /// Takes what has been written until now.
+    fn read(&mut self) {
+        let Some(output) = &mut self.output else {
+            return;
+        };
+        output
+            .read_to_end(&mut self.begun)
+            .expect("a readable file");
+        let Some(end) = self.begun.iter().rposition(|byte| *byte == b'\n') else {
+            return;
+        };
+        let rest = self.begun.split_off(end + 1);
+        for line in std::mem::replace(&mut self.begun, rest).split(|byte| *byte == b'\n') {
+            match serde_json::from_slice(line) {
+                Ok(record) => self.records.push(record),
+                Err(_) if line.is_empty() => {}
+                Err(_) => self.torn.push(String::from_utf8_lossy(line).into_owned()),
+            }
+        }
+    }
+
+    fn end_life(&mut self) {
+        self.read();
+        self.output = None;
+        if !self.begun.is_empty() {
+            // The last line of a server that was killed.
+            let torn = std::mem::take(&mut self.begun);
+            self.torn.push(String::from_utf8_lossy(&torn).into_owned());
+        }
+    }
 }
 
 /// What came out of a server's log sinks, in order.
+///
+/// The output goes to a file, which is read up to its end whenever somebody looks: what the server has written before it
+/// answered a call is there.
 #[derive(Clone, Default)]
 pub(crate) struct SinkLog {
     lines: Arc<Mutex<Lines>>,
@@ -43,36 +82,27 @@ impl SinkLog {
         }
     }
 
-    /// Reads a server's standard output to its end. Each call is one life of the server.
-    pub(crate) fn follow(&self, output: impl Read + Send + 'static) -> JoinHandle<()> {
-        let log = self.clone();
-        std::thread::spawn(move || {
-            let mut output = BufReader::new(output);
-            let mut line = Vec::new();
-            while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
-                log.take(&line);
-                line.clear();
-            }
-        })
+    /// Goes on with the output of the server's next life.
+    pub(crate) fn follow(&self, output: File) {
+        let mut lines = lock(&self.lines);
+        lines.end_life();
+        lines.output = Some(output);
     }
 
-    fn take(&self, line: &[u8]) {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
         let mut lines = lock(&self.lines);
-        match serde_json::from_slice(line) {
-            Ok(record) => lines.records.push(record),
-            // The last line of a server that was killed.
-            Err(_) => lines.torn.push(String::from_utf8_lossy(line).into_owned()),
-        }
+        lines.read();
+        lines
     }
 
     /// How many records came so far: a mark to count from.
     pub(crate) fn mark(&self) -> usize {
-        lock(&self.lines).records.len()
+        self.lines().records.len()
     }
 
-    /// Lines that are no records.
+    /// Lines that are no records, of lives that are over.
     pub(crate) fn torn(&self) -> Vec<String> {
-        lock(&self.lines).torn.clone()
+        self.lines().torn.clone()
     }
 
     /// The offsets of a topic by partition, in the order they came after the mark.
@@ -81,7 +111,7 @@ impl SinkLog {
         let wanted = |record: &&SinkRecord| {
             record.topic == topic && self.job.as_ref().is_none_or(|job| *job == record.job)
         };
-        for record in lock(&self.lines).records[mark..].iter().filter(wanted) {
+        for record in self.lines().records[mark..].iter().filter(wanted) {
             found
                 .entry(record.partition)
                 .or_default()
