@@ -2,13 +2,16 @@
 //! restart prints again what came after the last one.
 //!
 //! Standard output may block for as long as its reader likes, so one thread of its own writes to it, fed by a short queue.
-//! A full queue makes writers wait, which is the back-pressure; a writer that waits can be given up at any time. The lines
-//! of a batch go through the queue as one piece, so lines of several jobs never mix.
+//! A full queue makes writers wait, which is the back-pressure; a writer that waits can be given up at any time, and what
+//! it has in the queue is not printed any more. Pieces in the queue end with a line, so lines of several jobs never mix.
 
 use std::{
     borrow::Cow,
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -29,11 +32,18 @@ use crate::{
     },
 };
 
-/// Pieces that wait for the writing thread: with a batch of 1,000 records each at most a few thousand lines.
+/// Pieces that wait for the writing thread.
 const QUEUE: usize = 4;
+/// A piece goes into the queue when it has grown to this: with the queue's length it bounds the memory behind a reader that
+/// does not read.
+const PIECE_BYTES: usize = 256 << 10;
 
 enum Piece {
-    Lines(Vec<u8>),
+    Lines {
+        bytes: Vec<u8>,
+        /// Whether the writer they come from has been given up: then nothing of it may be printed any more.
+        given_up: Arc<AtomicBool>,
+    },
     Flush(oneshot::Sender<()>),
 }
 
@@ -97,7 +107,8 @@ impl LogOutput {
 
 fn carry_out(out: &mut impl Write, piece: Piece) -> io::Result<()> {
     match piece {
-        Piece::Lines(lines) => out.write_all(&lines),
+        Piece::Lines { given_up, .. } if given_up.load(Ordering::Acquire) => Ok(()),
+        Piece::Lines { bytes, .. } => out.write_all(&bytes),
         Piece::Flush(done) => {
             out.flush()?;
             // The job ended meanwhile if nobody listens.
@@ -142,6 +153,7 @@ impl Sink for LogSink {
             format: self.format,
             max_value_bytes: self.max_value_bytes,
             output: self.output.clone(),
+            given_up: Arc::default(),
         }))
     }
 
@@ -155,6 +167,7 @@ struct LogWriter {
     format: LogFormat,
     max_value_bytes: usize,
     output: LogOutput,
+    given_up: Arc<AtomicBool>,
 }
 
 /// A record as a JSON line. Bytes that are no UTF-8 stand in the `_base64` members instead.
@@ -196,15 +209,9 @@ impl Serialize for Shown<'_> {
 }
 
 impl LogWriter {
-    fn lines(&self, batch: &RecordBatch) -> io::Result<Vec<u8>> {
-        let mut lines = Vec::with_capacity(batch.len() * 128);
-        for run in batch.runs() {
-            for record in batch.records_of(run) {
-                self.line(run, &record, &mut lines)?;
-                lines.push(b'\n');
-            }
-        }
-        Ok(lines)
+    async fn send(&self, bytes: Vec<u8>) -> Result<(), SinkError> {
+        let given_up = Arc::clone(&self.given_up);
+        self.output.send(Piece::Lines { bytes, given_up }).await
     }
 
     fn line(
@@ -284,19 +291,34 @@ fn readable(bytes: Option<&[u8]>) -> Cow<'static, str> {
 #[async_trait]
 impl SinkWriter for LogWriter {
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError> {
-        let lines = self.lines(batch).map_err(|error| SinkError {
-            detail: format!("a record could not be formatted: {error}"),
-            record: None,
-            class: ErrorClass::Deterministic,
-        })?;
-        self.output.send(Piece::Lines(lines)).await
+        let mut lines = Vec::new();
+        for run in batch.runs() {
+            for record in batch.records_of(run) {
+                self.line(run, &record, &mut lines)
+                    .map_err(|error| SinkError {
+                        detail: format!("a record could not be formatted: {error}"),
+                        record: None,
+                        class: ErrorClass::Deterministic,
+                    })?;
+                lines.push(b'\n');
+                if lines.len() >= PIECE_BYTES {
+                    self.send(std::mem::take(&mut lines)).await?;
+                }
+            }
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.send(lines).await
     }
 
     async fn prepare(&mut self, _checkpoint: CheckpointId) -> Result<(), SinkError> {
         self.output.flush().await
     }
 
-    async fn abort(&mut self) {}
+    async fn abort(&mut self) {
+        self.given_up.store(true, Ordering::Release);
+    }
 
     async fn close(&mut self) {}
 }
@@ -331,51 +353,74 @@ mod tests {
         )
     }
 
-    fn line(
+    /// What a writer has printed, as far as it is flushed.
+    #[derive(Clone, Default)]
+    struct Printed(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Printed {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    async fn writer(
+        format: LogFormat,
+        max_value_bytes: u32,
+        out: impl Write + Send + 'static,
+    ) -> Box<dyn SinkWriter> {
+        let job = JobName::new("orders").unwrap();
+        let sink = LogSink::new(job, format, max_value_bytes, LogOutput::new(out).unwrap());
+        sink.writer(0).await.unwrap()
+    }
+
+    async fn line(
         format: LogFormat,
         max_value_bytes: u32,
         key: Option<&'static [u8]>,
         value: Option<&'static [u8]>,
     ) -> String {
-        let output = LogOutput::new(io::sink()).unwrap();
-        let job = JobName::new("orders").unwrap();
-        let writer = LogWriter {
-            job,
-            format,
-            max_value_bytes: max_value_bytes as usize,
-            output,
-        };
-        String::from_utf8(writer.lines(&batch(key, value)).unwrap()).unwrap()
+        let printed = Printed::default();
+        let mut writer = writer(format, max_value_bytes, printed.clone()).await;
+        writer.write(&batch(key, value)).await.unwrap();
+        writer.prepare(CheckpointId(1)).await.unwrap();
+        let bytes = printed.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
     }
 
-    #[test]
-    fn a_json_line_holds_text_as_text_and_other_bytes_as_base64() {
+    #[tokio::test]
+    async fn a_json_line_holds_text_as_text_and_other_bytes_as_base64() {
         assert_eq!(
-            line(LogFormat::Json, 100, Some(b"k"), Some("größe\n".as_bytes())),
+            line(LogFormat::Json, 100, Some(b"k"), Some("größe\n".as_bytes())).await,
             "{\"job\":\"orders\",\"topic\":\"orders\",\"partition\":3,\"offset\":7,\"timestamp_ms\":5,\"key\":\"k\",\"value\":\"größe\\n\"}\n"
         );
         assert!(
             line(LogFormat::Json, 100, None, Some(&[0xff]))
+                .await
                 .contains("\"key\":null,\"value_base64\":\"/w==\"")
         );
     }
 
-    #[test]
-    fn long_values_are_cut_between_characters_and_marked() {
-        let cut_line = line(LogFormat::Json, 3, None, Some("größe".as_bytes()));
+    #[tokio::test]
+    async fn long_values_are_cut_between_characters_and_marked() {
+        let cut_line = line(LogFormat::Json, 3, None, Some("größe".as_bytes())).await;
         assert!(
             cut_line.contains("\"value\":\"gr\",\"truncated\":true"),
             "{cut_line}"
         );
         assert_eq!(
-            line(LogFormat::Text, 0, None, Some(b"abc")),
+            line(LogFormat::Text, 0, None, Some(b"abc")).await,
             "orders/3@7 null ...\n"
         );
     }
 
-    #[test]
-    fn text_lines_cannot_steer_a_terminal() {
-        let text = line(LogFormat::Text, 100, None, Some(b"a\x1b[2Jb\nc"));
+    #[tokio::test]
+    async fn text_lines_cannot_steer_a_terminal() {
+        let text = line(LogFormat::Text, 100, None, Some(b"a\x1b[2Jb\nc")).await;
         assert_eq!(text, "orders/3@7 null a\\u{1b}[2Jb\\u{a}c\n");
     }
 
@@ -390,11 +435,47 @@ mod tests {
                 Ok(())
             }
         }
-        let job = JobName::new("orders").unwrap();
-        let sink = LogSink::new(job, LogFormat::Json, 100, LogOutput::new(Broken).unwrap());
-        let mut writer = sink.writer(0).await.unwrap();
+        let mut writer = writer(LogFormat::Json, 100, Broken).await;
         writer.write(&batch(None, Some(b"x"))).await.unwrap();
         let error = writer.prepare(CheckpointId(1)).await.unwrap_err();
         assert!(error.detail.contains("the pipe is closed"), "{error}");
+    }
+
+    /// Standard output with a reader that does not read yet.
+    struct Stuck(std::sync::mpsc::Receiver<()>, Printed);
+
+    impl Write for Stuck {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // An error means that the test has let go for good.
+            let _let_go = self.0.recv();
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_was_given_up_prints_nothing_more() {
+        let (reads, stuck) = std::sync::mpsc::sync_channel(0);
+        let printed = Printed::default();
+        let output = LogOutput::new(Stuck(stuck, printed.clone())).unwrap();
+        let job = JobName::new("orders").unwrap();
+        let sink = LogSink::new(job, LogFormat::Text, 100, output);
+        let mut ended = sink.writer(0).await.unwrap();
+        let mut goes_on = sink.writer(1).await.unwrap();
+        // The first piece is with the thread, which is stuck; the others wait in the queue.
+        for value in [b"1", b"2", b"3"] {
+            ended.write(&batch(None, Some(value))).await.unwrap();
+        }
+        ended.abort().await;
+        drop(reads);
+        goes_on.write(&batch(None, Some(b"4"))).await.unwrap();
+        goes_on.prepare(CheckpointId(1)).await.unwrap();
+        let bytes = printed.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.ends_with("orders/3@7 null 4\n"), "{text}");
+        assert!(!text.contains('2') && !text.contains(" 3\n"), "{text}");
     }
 }
