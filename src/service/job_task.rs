@@ -752,21 +752,31 @@ impl JobTask {
     async fn restart(&mut self) {
         self.show(JobState::Starting);
         if let Some(lease) = self.lease {
-            let core = Arc::clone(&self.core);
-            let released = self
-                .settle(|| async {
-                    let state = JobState::Stopped;
-                    Ok(core
-                        .store
-                        .settle_stopped(&lease, None, state, None, true)
-                        .await?)
-                })
-                .await;
+            let released = self.settle_as(&lease, JobState::Stopped, None, true).await;
             if released.is_ok() {
                 self.lease = None;
             }
         }
         self.start_later();
+    }
+
+    /// Ends a run in the store: its state and the released lease in one transaction. A job that should run as before keeps
+    /// its desired state.
+    async fn settle_as(
+        &self,
+        lease: &JobLease,
+        state: JobState,
+        failure: Option<&JobFailure>,
+        keep_desired: bool,
+    ) -> Step<()> {
+        let store = &self.core.store;
+        self.settle(|| async {
+            store
+                .settle_stopped(lease, None, state, failure, keep_desired)
+                .await?;
+            Ok(())
+        })
+        .await
     }
 
     async fn fail(&mut self, failure: JobFailure) {
@@ -775,15 +785,8 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return;
         };
-        let core = Arc::clone(&self.core);
         let settled = self
-            .settle(|| async {
-                let state = JobState::Failed;
-                Ok(core
-                    .store
-                    .settle_stopped(&lease, None, state, Some(&failure), true)
-                    .await?)
-            })
+            .settle_as(&lease, JobState::Failed, Some(&failure), true)
             .await;
         if settled.is_ok() {
             self.lease = None;
@@ -990,16 +993,7 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return;
         };
-        let core = Arc::clone(&self.core);
-        let settled = self
-            .settle(|| async {
-                let state = JobState::Stopped;
-                Ok(core
-                    .store
-                    .settle_stopped(&lease, None, state, None, false)
-                    .await?)
-            })
-            .await;
+        let settled = self.settle_as(&lease, JobState::Stopped, None, false).await;
         self.lease = None;
         if settled.is_ok() {
             self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
@@ -1029,16 +1023,7 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return;
         };
-        let core = Arc::clone(&self.core);
-        let settled = self
-            .settle(|| async {
-                let state = JobState::Stopped;
-                Ok(core
-                    .store
-                    .settle_stopped(&lease, None, state, None, true)
-                    .await?)
-            })
-            .await;
+        let settled = self.settle_as(&lease, JobState::Stopped, None, true).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");
         }
