@@ -51,7 +51,7 @@ pub struct SourceSpec {
     pub topics: Vec<String>,
     /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
     pub group_id: String,
-    /// Whether another job may use the same group on the same connection.
+    /// Whether another job may use the same group on the same connection; both must say so.
     #[schema(default = false)]
     pub allow_shared_group: bool,
     /// Which records are seen.
