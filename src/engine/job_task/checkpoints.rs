@@ -51,6 +51,19 @@ pub(super) struct Attempt {
     pub(super) store_write: Option<u64>,
 }
 
+impl Attempt {
+    /// What the phases took until now: the slowest subtask counts.
+    fn phases(&self) -> CheckpointPhases {
+        let slowest =
+            |of: fn(&Prepared) -> Duration| self.prepared.iter().map(of).max().map(millis);
+        CheckpointPhases {
+            barrier_ms: slowest(|prepared| prepared.barrier),
+            sink_flush_ms: slowest(|prepared| prepared.flush),
+            ..CheckpointPhases::default()
+        }
+    }
+}
+
 impl JobTask {
     // --- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -161,19 +174,13 @@ impl JobTask {
                 },
             );
         }
-        let slowest =
-            |of: fn(&Prepared) -> Duration| attempt.prepared.iter().map(of).max().map(millis);
         let checkpoint = Checkpoint {
             id,
             kind: attempt.kind,
             epoch: self.run.lease.epoch,
             started_at: attempt.started_at,
             completed_at: self.run.clock.now(),
-            phases: CheckpointPhases {
-                barrier_ms: slowest(|prepared| prepared.barrier),
-                sink_flush_ms: slowest(|prepared| prepared.flush),
-                ..CheckpointPhases::default()
-            },
+            phases: attempt.phases(),
             has_output: self.output_before
                 || attempt.prepared.iter().any(|prepared| prepared.has_output),
             sink_identity: self.run.sink.identity(),
@@ -310,13 +317,7 @@ impl JobTask {
         self.consecutive_failures += 1;
         self.output_before |= attempt.prepared.iter().any(|prepared| prepared.has_output);
         self.last_failed = Some((id, failure.clone()));
-        let slowest =
-            |of: fn(&Prepared) -> Duration| attempt.prepared.iter().map(of).max().map(millis);
-        let phases = CheckpointPhases {
-            barrier_ms: slowest(|prepared| prepared.barrier),
-            sink_flush_ms: slowest(|prepared| prepared.flush),
-            ..CheckpointPhases::default()
-        };
+        let phases = attempt.phases();
         let report = failed_report(id, phases, failure.clone());
         for waiter in std::mem::take(&mut self.waiters) {
             // A caller that went away loses only the answer.
