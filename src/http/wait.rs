@@ -71,7 +71,9 @@ impl Wait {
             }
             _ => Err(Problem::new(
                 Code::InvalidWait,
-                format!("wait={text} is no duration from 1s to 120s"),
+                format!(
+                    "wait={text} is no duration from 1s to 120s; write it with its unit, such as wait=30s"
+                ),
             )),
         }
     }

@@ -73,7 +73,7 @@ codes! {
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
-    StartBlocked = "start-blocked", 409, "A partition has no safe position", "Read the blockers and choose: each names the choices there are.";
+    StartBlocked = "start-blocked", 409, "The start is refused", "Read the blockers and choose: each names the choices there are.";
     PlanStale = "plan-stale", 409, "What the plan was made from has changed", "Ask for a new plan and look at it.";
     GroupIdTaken = "group-id-taken", 409, "Another job uses this consumer group", "Choose another group_id, or set allow_shared_group: true in both jobs if that is meant.";
     GroupInUse = "group-in-use", 409, "The consumer group has live members", "Stop the other consumers of the group, or give the job a group of its own.";

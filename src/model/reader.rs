@@ -46,15 +46,21 @@ impl<'a> ObjectReader<'a> {
         )
     }
 
+    fn ask_for(&mut self, name: &'static str) {
+        if !self.known.contains(&name) {
+            self.known.push(name);
+        }
+    }
+
     /// The raw value of a member; `None` when absent or null.
     pub fn raw(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
+        self.ask_for(name);
         self.members?.get(name).filter(|value| !value.is_null())
     }
 
     /// The raw value of a member, null included: for members where null means something.
     pub fn raw_or_null(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.known.push(name);
+        self.ask_for(name);
         self.members?.get(name)
     }
 

@@ -17,6 +17,7 @@ use super::{
     core::{Core, JobEntry},
     error::ServiceError,
     jobs::compare_now,
+    monitor::refresh_checkpoint,
     next_steps::RefusedStart,
     operations::{already_running, resume_from},
     start_plans::{
@@ -710,6 +711,7 @@ impl JobTask {
 
     async fn run_ended(&mut self, end: JobEnd) {
         self.forget_run();
+        refresh_checkpoint(&self.core, &self.job).await;
         if self.run_since.elapsed() >= LAST_PAUSE {
             self.restarts = 0;
         }
@@ -850,6 +852,8 @@ impl JobTask {
                 }
             }
             self.forget_run();
+            // Whoever waits for the stop sees its last checkpoint in every view.
+            refresh_checkpoint(&self.core, &self.job).await;
         }
         note_step(&self.core, operation, "the lease is released").await;
         let report = match report {
@@ -1294,8 +1298,15 @@ fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
         .iter()
         .flat_map(|blocker| blocker.choices.iter().cloned())
         .collect();
+    // A blocker without choices is not decided by a start but mended elsewhere.
+    let to_mend = resolved
+        .blockers
+        .iter()
+        .find(|blocker| blocker.choices.is_empty());
+    let hint = to_mend.map_or(Code::StartBlocked, |blocker| blocker.code);
     ServiceError::new(Code::StartBlocked, summaries.join("; "))
         .job(&row.name)
+        .hint(hint.remedy())
         .blockers(resolved.blockers.clone())
         .choices(choices)
 }

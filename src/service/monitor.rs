@@ -277,7 +277,8 @@ async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
                     || known.group_commit != newest.group_commit
                     || known.confirmed_at < newest.confirmed_at
             }
-            (Some(_), None) => false,
+            // Without a run nobody says so: a stop has taken a last one, or another server runs the job.
+            (Some(_), None) => true,
         }
     };
     if newer {

@@ -196,7 +196,7 @@ fn use_the_mode(situation: &Situation<'_>) -> NextStep {
     }
     step(
         format!(
-            "the startup mode ({}) is not used, because a checkpoint exists; this makes the next start use it, once",
+            "the startup mode ({}) is not used while a checkpoint exists; only if it should count: this makes the next start use it, once, and sets the checkpoint aside",
             situation.mode.name()
         ),
         situation.curl.send("PUT", "/startup-mode", Some(&body)),
