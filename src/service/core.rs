@@ -390,10 +390,12 @@ impl JobFacts {
     }
 
     /// What the job does, and since when. Before this server has taken the job up, a row that says running was written by a
-    /// server that is gone.
+    /// server that is gone, unless its owner is alive.
     pub(crate) fn shown_state(&self) -> (JobState, DateTime<Utc>) {
+        let is_owned = self.row.owner.as_ref().is_some_and(|owner| owner.live);
         let stored = match self.row.state {
-            JobState::Running => JobState::Starting,
+            JobState::Running if !is_owned => JobState::Starting,
+            JobState::Running => JobState::Running,
             state @ (JobState::Stopped
             | JobState::Starting
             | JobState::Stopping

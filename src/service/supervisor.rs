@@ -129,8 +129,10 @@ async fn read_jobs(core: &Core, recovered: bool) -> bool {
     match read.await {
         Ok(rows) => {
             for row in rows {
-                let resumes =
-                    row.desired_state == DesiredState::Running && row.state != JobState::Failed;
+                let is_free = row.owner.as_ref().is_none_or(|owner| !owner.live);
+                let resumes = is_free
+                    && row.desired_state == DesiredState::Running
+                    && row.state != JobState::Failed;
                 let job = core.remember(row);
                 if !recovered && resumes {
                     job.shared().state = Some((JobState::Starting, core.now()));

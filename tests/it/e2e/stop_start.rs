@@ -108,6 +108,14 @@ fn thirty_stops_and_starts_lose_and_repeat_nothing() {
             (&json!("stopped"), &Value::Null),
             "{view:#}"
         );
+        // What the stop answered is what every view says from then on.
+        let (last, of_stop) = (&view["last_checkpoint"], &report["checkpoint"]);
+        assert_eq!(
+            (&last["id"], &last["group_commit"]),
+            (&of_stop["id"], &of_stop["group_commit"]),
+            "{view:#}"
+        );
+        assert_eq!(view["warnings"], json!([]), "{view:#}");
     }
     scene.job.start(&json!({}));
     scene.await_exactly(0, &[(0, 0..60), (1, 0..60), (2, 0..60)]);
