@@ -7,10 +7,18 @@ const FIRST: Duration = Duration::from_millis(250);
 /// The longest pause: what is away for an hour is asked sixty times, and is noticed within a minute when it is back.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Doubling pauses with jitter, so that a hundred jobs that lost one broker do not come back in step.
+/// The pause after so many attempts: doubled each time up to a minute, between half and the whole of it, so that a hundred
+/// jobs that lost one broker do not come back in step.
+#[must_use]
+pub fn pause_after(attempts: u32) -> Duration {
+    let step = FIRST.saturating_mul(1 << attempts.min(16)).min(LONGEST);
+    step.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
+}
+
+/// Pauses that grow from attempt to attempt.
 #[derive(Debug)]
 pub struct Backoff {
-    next: Duration,
+    attempts: u32,
     longest: Duration,
 }
 
@@ -25,16 +33,16 @@ impl Backoff {
     #[must_use]
     pub fn up_to(longest: Duration) -> Self {
         Self {
-            next: FIRST.min(longest),
+            attempts: 0,
             longest,
         }
     }
 
-    /// The next pause: between half and the whole of the current step.
+    /// The next pause.
     pub fn next_pause(&mut self) -> Duration {
-        let step = self.next;
-        self.next = (step * 2).min(self.longest);
-        step.mul_f64(fastrand::f64().mul_add(0.5, 0.5))
+        let pause = pause_after(self.attempts).min(self.longest);
+        self.attempts = self.attempts.saturating_add(1);
+        pause
     }
 
     /// Waits for the next pause.
@@ -54,11 +62,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_the_bound_and_stay_there() {
-        let mut backoff = Backoff::new();
+    fn pauses_grow_from_a_quarter_second_to_a_minute() {
+        for (attempts, longest) in [(0, 250), (1, 500), (4, 4_000), (8, 60_000), (4_000, 60_000)] {
+            let pause = pause_after(attempts).as_millis();
+            let longest: u128 = longest;
+            assert!(
+                pause <= longest && pause >= longest / 2,
+                "{attempts}: {pause}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_backoff_keeps_to_its_own_bound() {
+        let mut backoff = Backoff::up_to(Duration::from_secs(5));
         let pauses: Vec<Duration> = (0..20).map(|_| backoff.next_pause()).collect();
-        assert!(pauses[0] <= FIRST && pauses[0] >= FIRST / 2);
-        assert!(pauses.iter().all(|pause| *pause <= LONGEST));
-        assert!(pauses[19] >= LONGEST / 2);
+        assert!(pauses.iter().all(|pause| *pause <= Duration::from_secs(5)));
+        assert_eq!(pauses[19], Duration::from_secs(5));
     }
 }

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
+        backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
         ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
@@ -391,7 +392,7 @@ impl JobTask {
     }
 
     fn start_later(&mut self) {
-        let pause = backoff(self.restarts);
+        let pause = pause_after(self.restarts);
         self.restarts = self.restarts.saturating_add(1);
         self.start_at = Instant::now() + pause;
     }
@@ -1069,7 +1070,7 @@ impl JobTask {
                 note_step(&self.core, operation, &step).await;
             }
             tokio::select! {
-                () = sleep(backoff(attempts)) => {}
+                () = sleep(pause_after(attempts)) => {}
                 () = self.interrupted() => return Err(Trouble::Interrupted),
             }
             if self.is_called_off().await {
@@ -1096,7 +1097,7 @@ impl JobTask {
                 }
             };
             self.wait_for(code, &detail);
-            let pause = backoff(attempts).min(Duration::from_secs(5));
+            let pause = pause_after(attempts).min(Duration::from_secs(5));
             if self.core.stopping.is_cancelled() && self.core.shutdown_time_left() <= pause {
                 return Err(Trouble::Interrupted);
             }
@@ -1214,7 +1215,7 @@ async fn finish(core: &Core, operation: &Operation, outcome: &OperationOutcome) 
                 break;
             }
         }
-        let pause = backoff(attempts).min(Duration::from_secs(5));
+        let pause = pause_after(attempts).min(Duration::from_secs(5));
         if core.stopping.is_cancelled() && core.shutdown_time_left() <= pause {
             tracing::warn!(operation = %operation.id, "the next server carries the operation to its end");
             return;
@@ -1245,14 +1246,6 @@ async fn within<T, E: Into<Trouble>>(
             detail: format!("{who} did not answer within {} s", limit.as_secs()),
         }),
     }
-}
-
-/// 250 ms, doubled up to a minute, with a fifth of jitter so that many jobs do not come at the same moment.
-fn backoff(attempts: u32) -> Duration {
-    let pause = FIRST_PAUSE
-        .saturating_mul(1 << attempts.min(8))
-        .min(LAST_PAUSE);
-    pause.mul_f64(0.8 + 0.2 * fastrand::f64())
 }
 
 /// Why a checkpoint was not taken: the job was stopped, or it failed.
@@ -1353,18 +1346,6 @@ fn plain_stop() -> StopRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pauses_grow_from_a_quarter_second_to_a_minute() {
-        for (attempts, longest) in [(0, 250), (1, 500), (4, 4_000), (8, 60_000), (4_000, 60_000)] {
-            let pause = backoff(attempts).as_millis();
-            let longest: u128 = longest;
-            assert!(
-                pause <= longest && pause >= longest * 7 / 10,
-                "{attempts}: {pause}"
-            );
-        }
-    }
 
     #[test]
     fn what_is_away_is_waited_for_and_what_is_refused_is_not() {
