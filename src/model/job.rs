@@ -382,7 +382,13 @@ impl SinkSpec {
                 // Its members cannot be judged.
                 return None;
             }
-            None => return None,
+            None => {
+                // A misspelt `type` is named beside the fault that it is missing.
+                for member in ["format", "max_value_bytes"] {
+                    reader.raw(member);
+                }
+                None
+            }
         };
         reader.finish();
         sink
@@ -480,6 +486,18 @@ mod tests {
                 "{expected} is missing in {pointers:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_misspelt_type_of_a_sink_is_named() {
+        let value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"typ": "log", "format": "json"}
+        });
+        let errors = JobSpec::read(&job(), &value).unwrap_err();
+        let pointers: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/sink/type", "/sink/typ"]);
     }
 
     #[test]

@@ -424,7 +424,12 @@ impl Service {
             public_url: &self.core.settings.public_url,
             job: &row.name,
         };
-        let next = if plan.resolved.blockers.is_empty() {
+        let next = if row.running.is_some() {
+            vec![NextStep {
+                why: "stop the job first; its last checkpoint makes another plan".to_owned(),
+                curl: curl.stop(),
+            }]
+        } else if plan.resolved.blockers.is_empty() {
             let body = serde_json::json!({"plan": plan.id});
             vec![NextStep {
                 why: if kept {

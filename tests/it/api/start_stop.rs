@@ -109,6 +109,12 @@ fn a_plan_is_used_as_it_was_or_not_at_all() {
         started.body["result"]["replayed"],
         plan.body["totals"]["replayed"]
     );
+    // A running job has nothing to start: what to do next is to stop it.
+    let next = dry_run(json!({})).expect(200).body["next"][0]["curl"].clone();
+    assert!(
+        next.as_str().is_some_and(|curl| curl.contains("/stop?")),
+        "{next}"
+    );
     scene.stop(&job);
     // The start made a checkpoint, so the plan rests on something that is no longer so.
     let stale = client
