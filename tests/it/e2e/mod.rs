@@ -11,6 +11,7 @@ mod landing;
 mod librdkafka;
 mod parallelism;
 mod postgres;
+mod recreated;
 mod shutdown;
 mod startup_mode_changes;
 mod startup_modes;

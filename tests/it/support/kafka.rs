@@ -75,6 +75,15 @@ impl Kafka {
         }
     }
 
+    /// Deletes a group that has no members, as an expiry of its offsets would.
+    pub(crate) fn delete_group(&self, group: &str) {
+        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+        let answers = block_on(self.admin().delete_groups(&[group], &options)).expect("an answer");
+        for answer in answers {
+            answer.expect("the group is deleted");
+        }
+    }
+
     /// Grows a topic to `partitions` partitions.
     pub(crate) fn add_partitions(&self, topic: &str, partitions: i32) {
         let count = usize::try_from(partitions).expect("a number of partitions");
