@@ -51,6 +51,8 @@ const POLL: Duration = Duration::from_secs(10);
 /// The first pause after something outside did not answer; doubled up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest pause before an end is written again: somebody waits for it, and a shutdown has little time.
+const LAST_SETTLE_PAUSE: Duration = Duration::from_secs(5);
 /// How long the brokers may take to answer one attempt of a start.
 const FACTS_DEADLINE: Duration = Duration::from_secs(20);
 /// How long a sink may take to be claimed in one attempt.
@@ -1097,7 +1099,7 @@ impl JobTask {
                 }
             };
             self.wait_for(code, &detail);
-            let pause = pause_after(attempts).min(Duration::from_secs(5));
+            let pause = pause_after(attempts).min(LAST_SETTLE_PAUSE);
             if self.core.stopping.is_cancelled() && self.core.shutdown_time_left() <= pause {
                 return Err(Trouble::Interrupted);
             }
@@ -1215,7 +1217,7 @@ async fn finish(core: &Core, operation: &Operation, outcome: &OperationOutcome) 
                 break;
             }
         }
-        let pause = pause_after(attempts).min(Duration::from_secs(5));
+        let pause = pause_after(attempts).min(LAST_SETTLE_PAUSE);
         if core.stopping.is_cancelled() && core.shutdown_time_left() <= pause {
             tracing::warn!(operation = %operation.id, "the next server carries the operation to its end");
             return;
