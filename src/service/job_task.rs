@@ -25,6 +25,7 @@ use super::{
     },
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
@@ -448,6 +449,7 @@ impl JobTask {
                 .await
             })
             .await?;
+        CrashPoint::SinkClaimed.reached();
         let (resolved, intent, cluster) = self.decide(asked, &row, &progress).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&row, &resolved)));
@@ -473,7 +475,10 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
         };
         self.insist(operation, "the positions are stored", || async {
-            Ok(core.store.store_start(&lease, &checkpoint, &record).await?)
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
@@ -505,6 +510,7 @@ impl JobTask {
                 })
             })
             .await?;
+        CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
         Ok(lease)
     }
@@ -904,10 +910,12 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     let state = JobState::Stopped;
-                    Ok(core
-                        .store
+                    CrashPoint::BeforeStopSettled.reached();
+                    core.store
                         .settle_stopped(&lease, ended, state, None, false)
-                        .await?)
+                        .await?;
+                    CrashPoint::StopSettled.reached();
+                    Ok(())
                 })
                 .await;
             match settled {
