@@ -10,6 +10,7 @@ mod group;
 mod kills;
 mod landing;
 mod librdkafka;
+mod many_partitions;
 mod parallelism;
 mod postgres;
 mod shutdown;
