@@ -240,7 +240,8 @@ bootstrap_servers = "{}"
         self.signal("-HUP");
     }
 
-    fn signal(&self, signal: &str) {
+    /// Sends a signal, for instance `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill")
             .args([signal, &self.pid().to_string()])
             .status()
