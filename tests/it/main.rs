@@ -6,6 +6,7 @@ mod broker;
 mod dev;
 mod e2e;
 mod reload;
+mod runbooks;
 mod service;
 mod store;
 mod support;
