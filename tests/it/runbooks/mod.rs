@@ -121,10 +121,6 @@ impl Scene {
         })
     }
 
-    fn positions(&self) -> BTreeMap<i32, Option<i64>> {
-        self.job.offsets().map(|row| row.position)
-    }
-
     /// The newest completed checkpoint's offsets.
     fn checkpointed(&self) -> BTreeMap<i32, Option<i64>> {
         self.job

@@ -135,12 +135,11 @@ impl Page {
         }
     }
 
-    /// Runs the lines of a section, which must be the next one that has any, and returns what they printed.
+    /// Runs the lines of a section, which must be the next one that has any.
     ///
     /// # Panics
     /// When a line fails, or prints something else than the page says.
-    pub(super) fn run(&mut self, section: &str) -> String {
-        let mut printed = String::new();
+    pub(super) fn run(&mut self, section: &str) {
         let next = |page: &Self| {
             page.blocks
                 .as_slice()
@@ -159,10 +158,9 @@ impl Page {
                     output.join("\n")
                 );
             }
-            printed.push_str(&output.join("\n"));
-            printed.push('\n');
+            // For whoever wants to see what the page looks like in use: --nocapture.
+            println!("$ {}{}", block.lines, output.join("\n"));
         }
-        printed
     }
 
     fn run_block(&mut self, lines: &str) -> Vec<String> {
