@@ -27,7 +27,10 @@ use super::{
     fetcher::{Counters, Fetcher, LivePosition},
     ports::{Sink, SinkWriter},
 };
-use crate::model::{ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch};
+use crate::model::{
+    ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
+    topic::TopicPartition,
+};
 
 /// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
 const WRITER_CLOSE: Duration = Duration::from_secs(3);
@@ -54,8 +57,21 @@ pub(super) enum Intake {
 pub(super) struct NewPartition {
     /// Where it begins.
     pub assignment: Assignment,
+    /// The checkpoint that decided its position.
+    pub position_id: CheckpointId,
     /// Where its position is shown.
     pub live: Arc<LivePosition>,
+}
+
+impl NewPartition {
+    fn for_sink(&self) -> (TopicPartition, SinkPosition) {
+        let (partition, next_offset) = &self.assignment;
+        let position = SinkPosition {
+            next_offset: *next_offset,
+            position_id: self.position_id,
+        };
+        (partition.clone(), position)
+    }
 }
 
 /// What a subtask tells the job task.
@@ -197,6 +213,8 @@ pub(super) struct SubtaskTask {
     pub fetcher: Fetcher,
     /// Where its records go.
     pub sink: Arc<dyn Sink>,
+    /// The positions it begins with, as the sink hears them.
+    pub begin: Vec<(TopicPartition, SinkPosition)>,
     /// Its channels.
     pub channels: SubtaskChannels,
     /// What it shows.
@@ -223,7 +241,12 @@ impl SubtaskTask {
         let Some(mut writer) = self.open_writer().await? else {
             return Ok(());
         };
-        let outcome = self.run_loop(writer.as_mut()).await;
+        let begin = std::mem::take(&mut self.begin);
+        let outcome = match self.assign(writer.as_mut(), &begin).await {
+            Ok(true) => self.run_loop(writer.as_mut()).await,
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
         // No thread may be left waiting on a full slot, however this ended.
         self.batches.stop();
         self.batches.close();
@@ -282,12 +305,43 @@ impl SubtaskTask {
         }
     }
 
+    /// Tells the sink where partitions begin. False when the subtask was cancelled meanwhile.
+    async fn assign(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<bool, JobError> {
+        if positions.is_empty() {
+            return Ok(true);
+        }
+        let mut backoff = Backoff::new();
+        self.view.enter(Activity::SinkOpen);
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(false),
+                outcome = writer.assign(positions) => outcome,
+            };
+            let Err(error) = outcome else {
+                self.view.set_sink_problem(None);
+                self.view.enter(Activity::Idle);
+                return Ok(true);
+            };
+            if !self.pause_after(error, &mut backoff).await? {
+                return Ok(false);
+            }
+        }
+    }
+
     async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
         loop {
             match self.next().await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::NewPartition(new) => {
+                    if !self.assign(writer, &[new.for_sink()]).await? {
+                        return Ok(());
+                    }
                     self.fetcher.register(&new.assignment, new.live);
                     self.batches.assign([new.assignment]);
                 }
@@ -376,17 +430,18 @@ impl SubtaskTask {
     ) -> Result<(), JobError> {
         let served_at = Instant::now();
         self.view.enter(Activity::SinkFlush);
+        let positions = self.fetcher.snapshot();
         let outcome = tokio::select! {
             biased;
             () = self.channels.cancel.cancelled() => return Ok(()),
-            outcome = writer.prepare(barrier.id) => outcome,
+            outcome = writer.prepare(barrier.id, &positions) => outcome,
         };
         self.view.enter(Activity::Idle);
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,
                 subtask: self.subtask,
-                positions: self.fetcher.snapshot(),
+                positions,
                 barrier: served_at.saturating_duration_since(barrier.sent_at),
                 flush: served_at.elapsed(),
                 has_output: std::mem::take(&mut self.has_output),

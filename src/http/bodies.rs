@@ -10,7 +10,8 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
-    job::{CommitToGroup, Format, Isolation, LogFormat, PositionPolicy},
+    job::{CommitToGroup, Format, Isolation, PositionPolicy},
+    sink_spec::LogFormat,
     start::StopCheckpoint,
     startup_mode::StartupMode,
 };

@@ -19,6 +19,7 @@ pub mod operation;
 pub mod reader;
 pub mod record;
 pub mod resolver;
+pub mod sink_spec;
 pub mod start;
 pub mod startup_mode;
 pub mod subtask;

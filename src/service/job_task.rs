@@ -29,13 +29,13 @@ use crate::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink, SinkOwner},
     },
     model::{
         checkpoint::CheckpointKind,
         code::Code,
         health::HealthWindow,
-        ids::CheckpointId,
+        ids::{CheckpointId, InstallId},
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
@@ -134,8 +134,9 @@ impl From<KafkaError> for Trouble {
 impl From<SinkError> for Trouble {
     fn from(error: SinkError) -> Self {
         match error.class {
+            _ if error.code == Code::LeaseLost => Self::Fenced,
             ErrorClass::Infrastructure => Self::Away {
-                code: Code::SinkError,
+                code: error.code,
                 detail: error.to_string(),
             },
             ErrorClass::Deterministic => Self::Refused(error.into()),
@@ -417,7 +418,25 @@ impl JobTask {
                 .await?)
         })
         .await?;
-        let sink = (core.sinks)(&row.spec.sink, &row.name);
+        let install = self
+            .insist(operation, "the installation is read", || async {
+                Ok(core.install().await?)
+            })
+            .await?;
+        let owner = SinkOwner {
+            install,
+            job: row.uid,
+        };
+        let sink = self
+            .insist(operation, "the sink is made", || async {
+                // Anew each time, like the cluster.
+                let sink = core.sinks.sink(&row.spec.sink, &row.name, owner);
+                sink.map_err(|faults| {
+                    let error = ServiceError::faults(faults, Code::InvalidSpec);
+                    Trouble::Refused(error.job(&row.name))
+                })
+            })
+            .await?;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(
@@ -458,7 +477,8 @@ impl JobTask {
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(&row, lease, checkpoint, sink, cluster).await?;
+        self.spawn(&row, install, lease, checkpoint, sink, cluster)
+            .await?;
         Ok(report)
     }
 
@@ -602,17 +622,13 @@ impl JobTask {
     async fn spawn(
         &mut self,
         row: &JobRow,
+        install: InstallId,
         lease: JobLease,
         start: crate::model::checkpoint::Checkpoint,
         sink: Arc<dyn Sink>,
         cluster: Arc<dyn KafkaCluster>,
     ) -> Step<()> {
         let core = &self.core;
-        let install = self
-            .insist(None, "the installation is read", || async {
-                Ok(core.install().await?)
-            })
-            .await?;
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
             install,

@@ -5,11 +5,15 @@ mod log;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 pub use log::LogOutput;
 
 use crate::{
-    engine::ports::Sink,
-    model::{JobName, job::SinkSpec},
+    engine::{
+        error::SinkError,
+        ports::{Sink, SinkFactory, SinkOwner},
+    },
+    model::{FieldError, JobName, sink_spec::SinkSpec},
 };
 
 /// Builds sinks from their specs. Holds what they share.
@@ -24,21 +28,33 @@ impl Sinks {
     pub fn new(log_output: LogOutput) -> Self {
         Self { log_output }
     }
+}
 
-    /// The sink of a job.
-    #[must_use]
-    pub fn build(&self, spec: &SinkSpec, job: &JobName) -> Arc<dyn Sink> {
+#[async_trait]
+impl SinkFactory for Sinks {
+    fn sink(
+        &self,
+        spec: &SinkSpec,
+        job: &JobName,
+        _owner: SinkOwner,
+    ) -> Result<Arc<dyn Sink>, Vec<FieldError>> {
         match spec {
-            SinkSpec::Blackhole => Arc::new(blackhole::Blackhole),
+            SinkSpec::Blackhole => Ok(Arc::new(blackhole::Blackhole)),
             SinkSpec::Log {
                 format,
                 max_value_bytes,
-            } => Arc::new(log::LogSink::new(
+            } => Ok(Arc::new(log::LogSink::new(
                 job.clone(),
                 *format,
                 *max_value_bytes,
                 self.log_output.clone(),
-            )),
+            ))),
+        }
+    }
+
+    async fn check(&self, spec: &SinkSpec) -> Result<Vec<FieldError>, SinkError> {
+        match spec {
+            SinkSpec::Blackhole | SinkSpec::Log { .. } => Ok(Vec::new()),
         }
     }
 }

@@ -287,6 +287,7 @@ impl JobTask {
             return;
         };
         let live = LivePosition::at(offset);
+        let position_id = state.position_id;
         state.live = Some(Arc::clone(&live));
         let Some(subtask) = self.subtasks.get(state.subtask as usize) else {
             return;
@@ -296,6 +297,7 @@ impl JobTask {
             .new_partitions
             .try_send(NewPartition {
                 assignment: (partition, offset),
+                position_id,
                 live,
             })
             .is_err()

@@ -42,6 +42,7 @@ use crate::model::{
     ids::CheckpointId,
     job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
     offset::PartitionOffsets,
+    resolver::SinkPosition,
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -291,6 +292,7 @@ impl JobTask {
         let view = Arc::new(SubtaskView::default());
         let mut fetcher = Fetcher::new(self.run.spec.source.format, Arc::clone(&view.counters));
         let mut assignments = Vec::new();
+        let mut begin = Vec::new();
         for (partition, state) in self
             .partitions
             .iter()
@@ -300,6 +302,11 @@ impl JobTask {
             let Some(position) = live.get() else { continue };
             fetcher.register(&(partition.clone(), position), Arc::clone(live));
             assignments.push((partition.clone(), position));
+            let for_sink = SinkPosition {
+                next_offset: position,
+                position_id: state.position_id,
+            };
+            begin.push((partition.clone(), for_sink));
         }
         batches.assign(assignments);
         let reachability = Reachability::default();
@@ -323,6 +330,7 @@ impl JobTask {
             batches,
             fetcher,
             sink: Arc::clone(&self.run.sink),
+            begin,
             channels: SubtaskChannels {
                 barrier: barrier_receiver,
                 intake: intake_receiver,

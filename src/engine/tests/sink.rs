@@ -13,7 +13,11 @@ use crate::{
         error::{ErrorClass, SinkError},
         ports::{Sink, SinkWriter},
     },
-    model::{CheckpointId, LeaseEpoch, record::RecordBatch, resolver::SinkProgress},
+    model::{
+        CheckpointId, LeaseEpoch, PartitionOffsets, TopicPartition,
+        record::RecordBatch,
+        resolver::{SinkPosition, SinkProgress},
+    },
 };
 
 /// Where a writer can be held up.
@@ -137,8 +141,8 @@ impl TestWriter {
         self.pulse.holds(|| self.does(step) != Does::Block).await;
         let error = |class| SinkError {
             detail: format!("{step:?}: the target said no"),
-            record: None,
             class,
+            ..SinkError::away(String::new())
         };
         match self.does(step) {
             Does::Work | Does::Block => Ok(()),
@@ -151,6 +155,10 @@ impl TestWriter {
 
 #[async_trait]
 impl Sink for TestSink {
+    async fn progress(&self) -> Result<SinkProgress, SinkError> {
+        Ok(SinkProgress::new())
+    }
+
     async fn recover(&self, _epoch: LeaseEpoch) -> Result<SinkProgress, SinkError> {
         Ok(SinkProgress::new())
     }
@@ -166,13 +174,28 @@ impl Sink for TestSink {
         Ok(Box::new(writer))
     }
 
+    async fn forget(&self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     fn identity(&self) -> String {
         "test".to_owned()
+    }
+
+    fn has_fence(&self) -> bool {
+        false
     }
 }
 
 #[async_trait]
 impl SinkWriter for TestWriter {
+    async fn assign(
+        &mut self,
+        _positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError> {
         self.pass(Step::Write).await?;
         let mut state = self.state.lock().unwrap();
@@ -188,7 +211,11 @@ impl SinkWriter for TestWriter {
         Ok(())
     }
 
-    async fn prepare(&mut self, checkpoint: CheckpointId) -> Result<(), SinkError> {
+    async fn prepare(
+        &mut self,
+        checkpoint: CheckpointId,
+        _positions: &PartitionOffsets,
+    ) -> Result<(), SinkError> {
         self.state
             .lock()
             .unwrap()
