@@ -306,12 +306,13 @@ pub enum Said {
         /// The same for the group's offsets.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group_as_of: Option<Micros>,
-        /// Positions of the newest completed checkpoint.
-        #[serde(default)]
-        checkpointed: Vector,
-        /// Offsets of the group.
-        #[serde(default)]
-        group: Vector,
+        /// Positions of the newest completed checkpoint, empty when it said that there is none; `null` when it said that it
+        /// does not know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        checkpointed: Option<Vector>,
+        /// Offsets of the group; `null` when it said that it does not know.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        group: Option<Vector>,
     },
     /// The job's view.
     Job {

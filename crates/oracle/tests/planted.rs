@@ -196,8 +196,8 @@ fn moment(
         Said::Offsets {
             checkpoint_as_of: None,
             group_as_of: None,
-            checkpointed: both(offset),
-            group: group.clone(),
+            checkpointed: Some(both(offset)),
+            group: Some(group.clone()),
         },
         Said::Job {
             state: "running".to_owned(),
@@ -656,7 +656,10 @@ fn o10_the_group_stays_behind() {
 fn o11_offsets_shows_what_no_checkpoint_has() {
     let mut run = clean();
     let shown = said(&mut run).into_iter().find_map(|said| match said {
-        Said::Offsets { checkpointed, .. } if checkpointed[&0] == 44 => Some(checkpointed),
+        Said::Offsets {
+            checkpointed: Some(shown),
+            ..
+        } if shown[&0] == 44 => Some(shown),
         _ => None,
     });
     shown.unwrap().insert(1, 43);
@@ -676,7 +679,7 @@ fn o11_offsets_shows_an_older_checkpoint_and_does_not_say_so() {
     else {
         panic!("the offsets after the stop");
     };
-    *checkpointed = both(44);
+    *checkpointed = Some(both(44));
     let as_of = checkpoint_as_of.replace(STEP * 6 + 5_000);
     assert_eq!(as_of, None);
     assert!(judge(&run).passed(), "it says how old it is");
@@ -695,7 +698,9 @@ fn o11_offsets_shows_an_older_checkpoint_and_does_not_say_so() {
 fn o11_offsets_shows_another_group_offset() {
     let mut run = clean();
     let shown = said(&mut run).into_iter().find_map(|said| match said {
-        Said::Offsets { group, .. } if group.get(&0) == Some(&22) => Some(group),
+        Said::Offsets {
+            group: Some(shown), ..
+        } if shown.get(&0) == Some(&22) => Some(shown),
         _ => None,
     });
     shown.unwrap().insert(0, 21);
@@ -754,6 +759,24 @@ fn o11_the_job_shows_a_state_that_it_never_had() {
         });
     *shown.into_iter().nth(1).unwrap() = "stopped".to_owned();
     assert!(only(&run, CheckId::O11).what.contains("stopped"));
+}
+
+#[test]
+fn o11_a_job_whose_owner_was_killed_may_be_starting() {
+    let mut run = clean();
+    let shown = said(&mut run).into_iter().find_map(|said| match said {
+        Said::Job { state, .. } => Some(state),
+        _ => None,
+    });
+    // Long before the first kill.
+    *shown.unwrap() = "starting".to_owned();
+    assert!(only(&run, CheckId::O11).what.contains("starting"));
+    for event in &mut run.history {
+        if let Event::Fault(fault) = event {
+            fault.at = STEP + 10_000;
+        }
+    }
+    assert!(judge(&run).passed());
 }
 
 #[test]
@@ -908,8 +931,11 @@ fn said_of(run: &mut Run, number: usize, partition: i32, offset: i64) {
                     row.vector.get_mut(&partition).unwrap().next_offset = Some(offset);
                 }
             }
-            Said::Offsets { checkpointed, .. } if newest == id => {
-                checkpointed.insert(partition, offset);
+            Said::Offsets {
+                checkpointed: Some(shown),
+                ..
+            } if newest == id => {
+                shown.insert(partition, offset);
             }
             Said::Offsets { .. } | Said::Job { .. } => {}
         }

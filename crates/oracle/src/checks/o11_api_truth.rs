@@ -5,7 +5,7 @@
 
 use crate::{
     facts::Facts,
-    run::{ApiAnswer, Checkpoint, Micros, Said, Status, Vector},
+    run::{ApiAnswer, Checkpoint, Micros, Said, Snapshot, Status, Vector},
     verdict::{Finding, Tally},
 };
 
@@ -21,11 +21,16 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
                 group,
             } => {
                 let since = checkpoint_as_of.unwrap_or(answer.began);
-                let judged = offsets(facts, answer, since, checkpointed);
+                let of_checkpoint = checkpointed
+                    .as_ref()
+                    .and_then(|said| offsets(facts, answer, since, said));
                 let since = group_as_of.unwrap_or(answer.began);
-                match judged {
-                    Some(Ok(())) => of_group(facts, answer, since, group),
-                    wrong => wrong,
+                let of_group = group
+                    .as_ref()
+                    .and_then(|said| of_group(facts, answer, since, said));
+                match of_checkpoint {
+                    Some(Err(finding)) => Some(Err(finding)),
+                    known => of_group.or(known),
                 }
             }
             Said::Job {
@@ -144,8 +149,7 @@ fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector)
     let before = facts.groups.iter().rev().find(|sample| sample.at <= since);
     let after = facts.groups.iter().find(|sample| sample.began >= answer.at);
     let (Some(before), Some(after)) = (before, after) else {
-        // The checkpoints were judged already.
-        return Some(Ok(()));
+        return None;
     };
     for (partition, from) in &before.offsets {
         let Some(to) = after.offsets.get(partition) else {
@@ -165,15 +169,31 @@ fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector)
 fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Option<i64>) -> Judged {
     let before = facts.snapshots[facts.snapshot_before(answer.began)?];
     let after = facts.snapshots[facts.snapshot_after(answer.at)?];
-    if let (Some(before), Some(after)) = (&before.state, &after.state) {
+    if let (Some(stored), Some(after)) = (&before.state, &after.state) {
         // The same state since the same moment: it was nothing else in between.
-        if before == after && before.state != state {
+        let wrong_state = stored == after && stored.state != state;
+        if wrong_state && !(state == "starting" && owner_was_struck(facts, before, answer)) {
             let what = format!(
                 "the job was {} all the time, and its view said {state}",
-                before.state
+                stored.state
             );
             return wrong(Finding::new(what));
         }
     }
     newest_is_true(facts, answer, "the job's view", last_checkpoint)
+}
+
+/// Whether a fault struck since the owner in the snapshot took the job: then a stored `running` is a dead process's word, and
+/// its successor rightly says `starting`.
+fn owner_was_struck(facts: &Facts<'_>, before: &Snapshot, answer: &ApiAnswer) -> bool {
+    let epoch = |snapshot: &Snapshot| snapshot.lease.as_ref().map(|lease| lease.epoch);
+    let owned = epoch(before);
+    let taken = facts.snapshots.iter().find(|look| epoch(look) == owned);
+    taken.is_some_and(|taken| {
+        let lifetime = taken.began..=answer.at;
+        facts
+            .faults
+            .iter()
+            .any(|fault| lifetime.contains(&fault.at))
+    })
 }
