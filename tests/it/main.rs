@@ -7,6 +7,7 @@ mod dev;
 mod e2e;
 mod proxy;
 mod reload;
+mod runbooks;
 mod service;
 mod store;
 mod support;
