@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use crate::{
-    engine::ports::Clock,
-    service::{Clusters, Connections, Running, Service, ServiceError, Settings, SinkFactory},
+    engine::ports::{Clock, SinkFactory},
+    service::{Clusters, Connections, Running, Service, ServiceError, Settings},
     store::Store,
 };
 
@@ -34,7 +34,7 @@ pub struct Parts {
     /// The Kafka clusters by the names of the server's file.
     pub clusters: Clusters,
     /// Makes the sink of a job.
-    pub sinks: SinkFactory,
+    pub sinks: Arc<dyn SinkFactory>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// What the server's file says.

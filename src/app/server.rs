@@ -17,11 +17,11 @@ use crate::{
     config::{self, Config, KafkaConnection as ConfiguredConnection},
     engine::{
         error::StoreError,
-        ports::{Clock, KafkaCluster},
+        ports::{Clock, KafkaCluster, SinkFactory},
     },
     http::{self, HttpOptions, ServeLimits},
     kafka::{Cluster, KafkaConnection},
-    service::{Clusters, ServiceError, Settings, SinkFactory},
+    service::{Clusters, ServiceError, Settings},
     sinks::{LogOutput, Sinks},
     store::{Store, StoreConfig},
 };
@@ -213,9 +213,9 @@ pub(super) fn cluster(
     Ok(Arc::new(Cluster::new(checked)))
 }
 
-fn sinks() -> Result<SinkFactory, AppError> {
+fn sinks() -> Result<Arc<dyn SinkFactory>, AppError> {
     let sinks = Sinks::new(LogOutput::new(io::stdout()).map_err(AppError::LogOutput)?);
-    Ok(Arc::new(move |spec, job| sinks.build(spec, job)))
+    Ok(Arc::new(sinks))
 }
 
 /// The machine's clock.

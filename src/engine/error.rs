@@ -75,8 +75,41 @@ pub struct SinkError {
     pub detail: String,
     /// The record, if one is to blame.
     pub record: Option<Box<FailedRecord>>,
+    /// `sink-error`, or a code that says more; `lease-lost` when the target knows a newer owner.
+    pub code: Code,
     /// Whether trying again can help.
     pub class: ErrorClass,
+}
+
+impl SinkError {
+    /// A target that is away or busy.
+    #[must_use]
+    pub fn away(detail: impl Into<String>) -> Self {
+        Self {
+            detail: detail.into(),
+            record: None,
+            code: Code::SinkError,
+            class: ErrorClass::Infrastructure,
+        }
+    }
+
+    /// A target that would refuse the same again.
+    #[must_use]
+    pub fn refused(detail: impl Into<String>) -> Self {
+        Self {
+            class: ErrorClass::Deterministic,
+            ..Self::away(detail)
+        }
+    }
+
+    /// A target that a newer owner has claimed.
+    #[must_use]
+    pub fn fenced(detail: impl Into<String>) -> Self {
+        Self {
+            code: Code::LeaseLost,
+            ..Self::refused(detail)
+        }
+    }
 }
 
 /// Why a job's engine ended without being asked to.
@@ -95,7 +128,7 @@ pub enum JobError {
     Consumer(#[from] ConsumerError),
     /// The sink refused.
     #[error("the sink refused: {0}")]
-    Sink(#[from] SinkError),
+    Sink(SinkError),
     /// Another owner took the job.
     #[error("another server took the job over")]
     Fenced,
@@ -112,6 +145,16 @@ pub enum JobError {
     },
 }
 
+impl From<SinkError> for JobError {
+    fn from(error: SinkError) -> Self {
+        if error.code == Code::LeaseLost {
+            Self::Fenced
+        } else {
+            Self::Sink(error)
+        }
+    }
+}
+
 impl JobError {
     /// The code under which the failure is shown.
     #[must_use]
@@ -120,7 +163,7 @@ impl JobError {
             Self::Decode { .. } => Code::BlockedOnRecord,
             Self::Consumer(ConsumerError::OutOfRange { .. }) => Code::OffsetOutOfRange,
             Self::Consumer(ConsumerError::Kafka(error)) => error.code,
-            Self::Sink(_) => Code::SinkError,
+            Self::Sink(error) => error.code,
             Self::Fenced => Code::LeaseLost,
             Self::Store(_) => Code::Internal,
             Self::Panicked { .. } => Code::Panicked,

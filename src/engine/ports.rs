@@ -8,11 +8,13 @@ use chrono::{DateTime, Utc};
 use super::error::{ConsumerError, KafkaError, SinkError, StoreError};
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
-    ids::{CheckpointId, JobUid, LeaseEpoch},
+    field_error::FieldError,
+    ids::{CheckpointId, InstallId, JobName, JobUid, LeaseEpoch},
     job::{Isolation, SourceSpec},
     offset::{Offset, PartitionOffsets},
     record::RecordBatch,
-    resolver::{LogBounds, SinkProgress},
+    resolver::{LogBounds, SinkPosition, SinkProgress},
+    sink_spec::SinkSpec,
     topic::{TopicId, TopicPartition},
 };
 
@@ -236,6 +238,38 @@ pub trait CheckpointStore: Send + Sync {
     async fn thin(&self, lease: &JobLease) -> Result<(), StoreError>;
 }
 
+/// Whose sink it is. Progress that a sink keeps belongs to the job's uid, not to its name: a job that is deleted and created
+/// again, or another installation on the same target, inherits nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SinkOwner {
+    /// The installation.
+    pub install: InstallId,
+    /// The job.
+    pub job: JobUid,
+}
+
+/// Makes the sinks that specs describe.
+#[async_trait]
+pub trait SinkFactory: Send + Sync {
+    /// The sink of a job. Quick: nothing is asked of a target.
+    ///
+    /// # Errors
+    /// What the spec names and the server's file does not have, with pointers of the spec.
+    fn sink(
+        &self,
+        spec: &SinkSpec,
+        job: &JobName,
+        owner: SinkOwner,
+    ) -> Result<Arc<dyn Sink>, Vec<FieldError>>;
+
+    /// Looks at the target: answers what stands against the spec there, each with its pointer in the spec and the remedy
+    /// (the statement that makes the table, the grant that is missing).
+    ///
+    /// # Errors
+    /// See [`SinkError`], when the target does not answer.
+    async fn check(&self, spec: &SinkSpec) -> Result<Vec<FieldError>, SinkError>;
+}
+
 /// Where a job's records go, at the granularity of the job.
 ///
 /// The contract has the steps of Flink's two-phase sinks under our names: `recover` is `recoverAndCommit`/`recoverAndAbort`,
@@ -243,36 +277,68 @@ pub trait CheckpointStore: Send + Sync {
 /// is left to the writer's first `write`.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// Claims the target for an epoch, settles what a dead owner left, and says how far the target has come.
+    /// How far the target has come, without claiming it: for plans. Empty for a sink that keeps no progress.
     ///
     /// # Errors
     /// See [`SinkError`].
+    async fn progress(&self) -> Result<SinkProgress, SinkError>;
+
+    /// Claims the target for an epoch, settles what a dead owner left, and says how far the target has come. From then on
+    /// nothing that an older epoch sends is kept, if the sink has a [fence](Self::has_fence).
+    ///
+    /// # Errors
+    /// See [`SinkError`]; `lease-lost` when a newer epoch has claimed it.
     async fn recover(&self, epoch: LeaseEpoch) -> Result<SinkProgress, SinkError>;
 
-    /// Opens the writer of a subtask.
+    /// Opens the writer of a subtask, under the epoch of the last `recover`.
     ///
     /// # Errors
     /// See [`SinkError`].
     async fn writer(&self, subtask: u32) -> Result<Box<dyn SinkWriter>, SinkError>;
 
+    /// Deletes what the target knows of the job's progress (not what was written), when a job is purged.
+    ///
+    /// # Errors
+    /// See [`SinkError`].
+    async fn forget(&self) -> Result<(), SinkError>;
+
     /// Names the target; another name means that progress kept there is not comparable.
     fn identity(&self) -> String;
+
+    /// Whether the target refuses writes of an owner that lost its lease.
+    fn has_fence(&self) -> bool;
 }
 
 /// A sink as one subtask writes to it.
 #[async_trait]
 pub trait SinkWriter: Send {
-    /// Takes a batch. When it answers, the batch's memory may be reused.
+    /// Hears where partitions of this subtask begin and which checkpoint decided that: all of them before the first batch,
+    /// and each one that is given a position later before its first record. A sink that keeps progress notes it there,
+    /// over whatever an older decision left.
     ///
     /// # Errors
-    /// See [`SinkError`]; after an infrastructure error the same batch is given again.
+    /// See [`SinkError`]; after an infrastructure error the same partitions are given again.
+    async fn assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError>;
+
+    /// Takes a batch. When it answers, the batch's memory may be reused; it need not be durable before `prepare`.
+    ///
+    /// # Errors
+    /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again.
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
 
-    /// Makes everything written so far durable, before the checkpoint that covers it completes.
+    /// Makes everything written so far durable, before the checkpoint that covers it completes. `positions` are those of
+    /// this subtask's partitions in the checkpoint: some may have moved without records (past transaction markers).
     ///
     /// # Errors
-    /// See [`SinkError`].
-    async fn prepare(&mut self, checkpoint: CheckpointId) -> Result<(), SinkError>;
+    /// See [`SinkError`]; after an infrastructure error it can be tried again.
+    async fn prepare(
+        &mut self,
+        checkpoint: CheckpointId,
+        positions: &PartitionOffsets,
+    ) -> Result<(), SinkError>;
 
     /// Gives up what was written since the last `prepare`, when the job ends without a checkpoint.
     async fn abort(&mut self);

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{
     duration::HumanDuration, field_error::FieldError, ids::JobName, reader::ObjectReader,
-    startup_mode::StartupMode,
+    sink_spec::SinkSpec, startup_mode::StartupMode,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -134,51 +134,6 @@ pub struct CheckpointSpec {
     /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
     #[schema(default = "0s")]
     pub min_pause: HumanDuration,
-}
-
-/// Where the records go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum SinkSpec {
-    /// Counts records and drops them.
-    Blackhole,
-    /// Prints each record as a line on the server's standard output.
-    Log {
-        /// How a line looks.
-        format: LogFormat,
-        /// Bytes of a value (and of a key) that are printed; longer ones are cut and marked.
-        max_value_bytes: u32,
-    },
-}
-
-/// How the log sink prints a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum LogFormat {
-    /// One JSON object a line.
-    Json,
-    /// `topic/partition@offset key value`.
-    Text,
-}
-
-impl SinkSpec {
-    /// What it guarantees, in the words of docs/guarantees.md.
-    #[must_use]
-    pub fn delivery(&self) -> &'static str {
-        match self {
-            Self::Blackhole => "counted",
-            Self::Log { .. } => "at-least-once",
-        }
-    }
-
-    /// The sink's type word.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Blackhole => "blackhole",
-            Self::Log { .. } => "log",
-        }
-    }
 }
 
 impl JobSpec {
@@ -356,42 +311,6 @@ impl CheckpointSpec {
         between("min_pause", spec.min_pause, Duration::ZERO);
         reader.finish();
         spec
-    }
-}
-
-impl SinkSpec {
-    fn read(mut reader: ObjectReader<'_>) -> Option<Self> {
-        let kind: Option<String> = reader.required("type", "blackhole or log");
-        let sink = match kind.as_deref() {
-            Some("blackhole") => Some(Self::Blackhole),
-            Some("log") => {
-                let max_value_bytes = reader.or("max_value_bytes", 1_024_u32);
-                if max_value_bytes > 1 << 20 {
-                    reader.fault("max_value_bytes", "must be at most 1048576");
-                }
-                Some(Self::Log {
-                    format: reader.or("format", LogFormat::Json),
-                    max_value_bytes,
-                })
-            }
-            Some(other) => {
-                reader.fault(
-                    "type",
-                    format!("'{other}' is no sink: use blackhole or log"),
-                );
-                // Its members cannot be judged.
-                return None;
-            }
-            None => {
-                // A misspelt `type` is named beside the fault that it is missing.
-                for member in ["format", "max_value_bytes"] {
-                    reader.raw(member);
-                }
-                None
-            }
-        };
-        reader.finish();
-        sink
     }
 }
 

@@ -26,13 +26,13 @@ use super::{
 use crate::{
     engine::{
         JobHandle,
-        ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, Sink},
+        ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, SinkFactory},
     },
     model::{
         code::Code,
         health::{Health, HealthInputs, HealthWindow, verdict},
         ids::{InstallId, JobName, JobUid, LeaseEpoch, OperationId, PlanId},
-        job::{JobSpec, SinkSpec},
+        job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
         topic::TopicPartition,
@@ -43,9 +43,6 @@ use crate::{
 
 /// How long a source may not answer before its last answer is no longer used: two measurements of a running job.
 const SILENCE: TimeDelta = TimeDelta::seconds(10);
-
-/// Makes the sink of a job from its spec.
-pub type SinkFactory = Arc<dyn Fn(&SinkSpec, &JobName) -> Arc<dyn Sink> + Send + Sync>;
 
 /// What the server's file says to the services.
 #[derive(Debug, Clone)]
@@ -68,7 +65,7 @@ pub struct Settings {
 pub(crate) struct Core {
     pub(crate) store: Store,
     pub(crate) clusters: CurrentClusters,
-    pub(crate) sinks: SinkFactory,
+    pub(crate) sinks: Arc<dyn SinkFactory>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Settings,
     jobs: Mutex<BTreeMap<JobName, Arc<JobEntry>>>,
@@ -86,7 +83,7 @@ impl Core {
     pub(crate) fn new(
         store: Store,
         clusters: Clusters,
-        sinks: SinkFactory,
+        sinks: Arc<dyn SinkFactory>,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {

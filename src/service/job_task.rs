@@ -25,17 +25,18 @@ use super::{
     },
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink, SinkOwner},
     },
     model::{
         checkpoint::CheckpointKind,
         code::Code,
         health::HealthWindow,
-        ids::CheckpointId,
+        ids::{CheckpointId, InstallId},
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
@@ -134,8 +135,9 @@ impl From<KafkaError> for Trouble {
 impl From<SinkError> for Trouble {
     fn from(error: SinkError) -> Self {
         match error.class {
+            _ if error.code == Code::LeaseLost => Self::Fenced,
             ErrorClass::Infrastructure => Self::Away {
-                code: Code::SinkError,
+                code: error.code,
                 detail: error.to_string(),
             },
             ErrorClass::Deterministic => Self::Refused(error.into()),
@@ -417,7 +419,25 @@ impl JobTask {
                 .await?)
         })
         .await?;
-        let sink = (core.sinks)(&row.spec.sink, &row.name);
+        let install = self
+            .insist(operation, "the installation is read", || async {
+                Ok(core.install().await?)
+            })
+            .await?;
+        let owner = SinkOwner {
+            install,
+            job: row.uid,
+        };
+        let sink = self
+            .insist(operation, "the sink is made", || async {
+                // Anew each time, like the cluster.
+                let sink = core.sinks.sink(&row.spec.sink, &row.name, owner);
+                sink.map_err(|faults| {
+                    let error = ServiceError::faults(faults, Code::InvalidSpec);
+                    Trouble::Refused(error.job(&row.name))
+                })
+            })
+            .await?;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(
@@ -429,6 +449,7 @@ impl JobTask {
                 .await
             })
             .await?;
+        CrashPoint::SinkClaimed.reached();
         let (resolved, intent, cluster) = self.decide(asked, &row, &progress).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&row, &resolved)));
@@ -454,11 +475,15 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
         };
         self.insist(operation, "the positions are stored", || async {
-            Ok(core.store.store_start(&lease, &checkpoint, &record).await?)
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(&row, lease, checkpoint, sink, cluster).await?;
+        self.spawn(&row, install, lease, checkpoint, sink, cluster)
+            .await?;
         Ok(report)
     }
 
@@ -485,6 +510,7 @@ impl JobTask {
                 })
             })
             .await?;
+        CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
         Ok(lease)
     }
@@ -602,17 +628,13 @@ impl JobTask {
     async fn spawn(
         &mut self,
         row: &JobRow,
+        install: InstallId,
         lease: JobLease,
         start: crate::model::checkpoint::Checkpoint,
         sink: Arc<dyn Sink>,
         cluster: Arc<dyn KafkaCluster>,
     ) -> Step<()> {
         let core = &self.core;
-        let install = self
-            .insist(None, "the installation is read", || async {
-                Ok(core.install().await?)
-            })
-            .await?;
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
             install,
@@ -888,10 +910,12 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     let state = JobState::Stopped;
-                    Ok(core
-                        .store
+                    CrashPoint::BeforeStopSettled.reached();
+                    core.store
                         .settle_stopped(&lease, ended, state, None, false)
-                        .await?)
+                        .await?;
+                    CrashPoint::StopSettled.reached();
+                    Ok(())
                 })
                 .await;
             match settled {

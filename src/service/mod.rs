@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub use self::{
     connections::{Clusters, Connections, JobsByConnection, NotReplaced},
-    core::{Settings, SinkFactory},
+    core::Settings,
     error::{Result, ServiceError},
     queries::{
         Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
@@ -43,7 +43,10 @@ use crate::model::{
         StartPlanView, StartupModeView,
     },
 };
-use crate::{engine::ports::Clock, store::Store};
+use crate::{
+    engine::ports::{Clock, SinkFactory},
+    store::Store,
+};
 
 /// Everything the HTTP layer may ask for. Cheap to clone.
 #[derive(Clone)]
@@ -105,7 +108,7 @@ impl Service {
     pub fn new(
         store: Store,
         clusters: Clusters,
-        sinks: SinkFactory,
+        sinks: Arc<dyn SinkFactory>,
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Result<(Self, Running)> {

@@ -7,13 +7,21 @@ use crate::{
         error::SinkError,
         ports::{Sink, SinkWriter},
     },
-    model::{CheckpointId, LeaseEpoch, record::RecordBatch, resolver::SinkProgress},
+    model::{
+        CheckpointId, LeaseEpoch, PartitionOffsets, TopicPartition,
+        record::RecordBatch,
+        resolver::{SinkPosition, SinkProgress},
+    },
 };
 
 pub(super) struct Blackhole;
 
 #[async_trait]
 impl Sink for Blackhole {
+    async fn progress(&self) -> Result<SinkProgress, SinkError> {
+        Ok(SinkProgress::new())
+    }
+
     async fn recover(&self, _epoch: LeaseEpoch) -> Result<SinkProgress, SinkError> {
         Ok(SinkProgress::new())
     }
@@ -22,8 +30,16 @@ impl Sink for Blackhole {
         Ok(Box::new(BlackholeWriter))
     }
 
+    async fn forget(&self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     fn identity(&self) -> String {
         "blackhole".to_owned()
+    }
+
+    fn has_fence(&self) -> bool {
+        false
     }
 }
 
@@ -31,11 +47,22 @@ struct BlackholeWriter;
 
 #[async_trait]
 impl SinkWriter for BlackholeWriter {
+    async fn assign(
+        &mut self,
+        _positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     async fn write(&mut self, _batch: &RecordBatch) -> Result<(), SinkError> {
         Ok(())
     }
 
-    async fn prepare(&mut self, _checkpoint: CheckpointId) -> Result<(), SinkError> {
+    async fn prepare(
+        &mut self,
+        _checkpoint: CheckpointId,
+        _positions: &PartitionOffsets,
+    ) -> Result<(), SinkError> {
         Ok(())
     }
 

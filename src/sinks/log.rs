@@ -21,14 +21,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     engine::{
-        error::{ErrorClass, SinkError},
+        error::SinkError,
         ports::{Sink, SinkWriter},
     },
     model::{
-        CheckpointId, JobName, LeaseEpoch,
-        job::LogFormat,
+        CheckpointId, JobName, LeaseEpoch, PartitionOffsets, TopicPartition,
         record::{BatchRun, ConsumerRecord, RecordBatch},
-        resolver::SinkProgress,
+        resolver::{SinkPosition, SinkProgress},
+        sink_spec::LogFormat,
     },
 };
 
@@ -94,14 +94,10 @@ impl LogOutput {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        SinkError {
-            detail: format!(
-                "the log output is broken: {}",
-                cause.as_deref().unwrap_or("its thread ended")
-            ),
-            record: None,
-            class: ErrorClass::Deterministic,
-        }
+        SinkError::refused(format!(
+            "the log output is broken: {}",
+            cause.as_deref().unwrap_or("its thread ended")
+        ))
     }
 }
 
@@ -143,6 +139,10 @@ impl LogSink {
 
 #[async_trait]
 impl Sink for LogSink {
+    async fn progress(&self) -> Result<SinkProgress, SinkError> {
+        Ok(SinkProgress::new())
+    }
+
     async fn recover(&self, _epoch: LeaseEpoch) -> Result<SinkProgress, SinkError> {
         Ok(SinkProgress::new())
     }
@@ -157,8 +157,16 @@ impl Sink for LogSink {
         }))
     }
 
+    async fn forget(&self) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     fn identity(&self) -> String {
         "log:stdout".to_owned()
+    }
+
+    fn has_fence(&self) -> bool {
+        false
     }
 }
 
@@ -290,16 +298,20 @@ fn readable(bytes: Option<&[u8]>) -> Cow<'static, str> {
 
 #[async_trait]
 impl SinkWriter for LogWriter {
+    async fn assign(
+        &mut self,
+        _positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
+        Ok(())
+    }
+
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError> {
         let mut lines = Vec::new();
         for run in batch.runs() {
             for record in batch.records_of(run) {
-                self.line(run, &record, &mut lines)
-                    .map_err(|error| SinkError {
-                        detail: format!("a record could not be formatted: {error}"),
-                        record: None,
-                        class: ErrorClass::Deterministic,
-                    })?;
+                self.line(run, &record, &mut lines).map_err(|error| {
+                    SinkError::refused(format!("a record could not be formatted: {error}"))
+                })?;
                 lines.push(b'\n');
                 if lines.len() >= PIECE_BYTES {
                     self.send(std::mem::take(&mut lines)).await?;
@@ -312,7 +324,11 @@ impl SinkWriter for LogWriter {
         self.send(lines).await
     }
 
-    async fn prepare(&mut self, _checkpoint: CheckpointId) -> Result<(), SinkError> {
+    async fn prepare(
+        &mut self,
+        _checkpoint: CheckpointId,
+        _positions: &PartitionOffsets,
+    ) -> Result<(), SinkError> {
         self.output.flush().await
     }
 
@@ -387,7 +403,10 @@ mod tests {
         let printed = Printed::default();
         let mut writer = writer(format, max_value_bytes, printed.clone()).await;
         writer.write(&batch(key, value)).await.unwrap();
-        writer.prepare(CheckpointId(1)).await.unwrap();
+        writer
+            .prepare(CheckpointId(1), &PartitionOffsets::new())
+            .await
+            .unwrap();
         let bytes = printed.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
     }
@@ -437,7 +456,10 @@ mod tests {
         }
         let mut writer = writer(LogFormat::Json, 100, Broken).await;
         writer.write(&batch(None, Some(b"x"))).await.unwrap();
-        let error = writer.prepare(CheckpointId(1)).await.unwrap_err();
+        let error = writer
+            .prepare(CheckpointId(1), &PartitionOffsets::new())
+            .await
+            .unwrap_err();
         assert!(error.detail.contains("the pipe is closed"), "{error}");
     }
 
@@ -472,7 +494,10 @@ mod tests {
         ended.abort().await;
         drop(reads);
         goes_on.write(&batch(None, Some(b"4"))).await.unwrap();
-        goes_on.prepare(CheckpointId(1)).await.unwrap();
+        goes_on
+            .prepare(CheckpointId(1), &PartitionOffsets::new())
+            .await
+            .unwrap();
         let bytes = printed.0.lock().unwrap().clone();
         let text = String::from_utf8(bytes).unwrap();
         assert!(text.ends_with("orders/3@7 null 4\n"), "{text}");

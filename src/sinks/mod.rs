@@ -2,14 +2,19 @@
 
 mod blackhole;
 mod log;
+pub mod postgres;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 pub use log::LogOutput;
 
 use crate::{
-    engine::ports::Sink,
-    model::{JobName, job::SinkSpec},
+    engine::{
+        error::SinkError,
+        ports::{Sink, SinkFactory, SinkOwner},
+    },
+    model::{FieldError, JobName, sink_spec::SinkSpec},
 };
 
 /// Builds sinks from their specs. Holds what they share.
@@ -24,21 +29,42 @@ impl Sinks {
     pub fn new(log_output: LogOutput) -> Self {
         Self { log_output }
     }
+}
 
-    /// The sink of a job.
-    #[must_use]
-    pub fn build(&self, spec: &SinkSpec, job: &JobName) -> Arc<dyn Sink> {
+#[async_trait]
+impl SinkFactory for Sinks {
+    fn sink(
+        &self,
+        spec: &SinkSpec,
+        job: &JobName,
+        _owner: SinkOwner,
+    ) -> Result<Arc<dyn Sink>, Vec<FieldError>> {
         match spec {
-            SinkSpec::Blackhole => Arc::new(blackhole::Blackhole),
+            SinkSpec::Blackhole => Ok(Arc::new(blackhole::Blackhole)),
             SinkSpec::Log {
                 format,
                 max_value_bytes,
-            } => Arc::new(log::LogSink::new(
+            } => Ok(Arc::new(log::LogSink::new(
                 job.clone(),
                 *format,
                 *max_value_bytes,
                 self.log_output.clone(),
-            )),
+            ))),
+            SinkSpec::Postgres(spec) => Err(vec![no_connection(&spec.connection)]),
         }
     }
+
+    async fn check(&self, spec: &SinkSpec) -> Result<Vec<FieldError>, SinkError> {
+        match spec {
+            SinkSpec::Blackhole | SinkSpec::Log { .. } => Ok(Vec::new()),
+            SinkSpec::Postgres(spec) => Ok(vec![no_connection(&spec.connection)]),
+        }
+    }
+}
+
+fn no_connection(name: &str) -> FieldError {
+    FieldError::new(
+        "/sink/connection",
+        format!("the server's file has no PostgreSQL connection '{name}'"),
+    )
 }

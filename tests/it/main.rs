@@ -5,6 +5,7 @@ mod api;
 mod broker;
 mod dev;
 mod e2e;
+mod proxy;
 mod reload;
 mod runbooks;
 mod service;

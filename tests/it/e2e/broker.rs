@@ -157,3 +157,52 @@ fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
     scene.job.checkpoint();
     assert_eq!(scene.group_offsets(), ends);
 }
+
+/// fede1024/rust-rdkafka issue 611: with the broker gone, dropping a consumer blocked for the session time-out. Five jobs are
+/// stopped at once while the broker is frozen: each stop keeps to its time, and the server answers meanwhile.
+#[test]
+fn a_frozen_broker_holds_up_neither_stops_nor_the_server() {
+    let cluster = PrivateKafka::start(1);
+    let scene = scene_on(&cluster, "frozen");
+    scene.produce_all(10);
+    let jobs: Vec<_> = (0..5)
+        .map(|number| {
+            let job = scene.server.job(&format!("{}-{number}", scene.name));
+            let spec = with(
+                scene.spec(&earliest()),
+                "/sink",
+                json!({"type": "blackhole"}),
+            );
+            job.put_spec(&spec);
+            job.start(&json!({}));
+            job
+        })
+        .collect();
+    cluster.broker("pause-broker", 1);
+    let stopped = std::thread::scope(|scope| {
+        let stops: Vec<_> = jobs
+            .iter()
+            .map(|job| scope.spawn(|| (job.stop_with(&json!({"timeout": "4s"})), Instant::now())))
+            .collect();
+        let began = Instant::now();
+        while stops.iter().any(|stop| !stop.is_finished()) {
+            let asked = Instant::now();
+            scene.server.api.get("/livez");
+            assert!(asked.elapsed() < Duration::from_secs(1), "{asked:?}");
+            assert!(began.elapsed() < SOON, "the stops do not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let ends = stops.into_iter().map(|stop| stop.join().expect("a stop"));
+        ends.map(|(report, at)| (report, at - began))
+            .collect::<Vec<_>>()
+    });
+    for (report, took) in &stopped {
+        assert!(*took < Duration::from_secs(15), "{took:?}: {report:#}");
+        // The store keeps the last checkpoint; only the commit to the group has to wait for the broker.
+        assert_eq!(report["checkpoint"]["status"], "completed", "{report:#}");
+    }
+    for job in &jobs {
+        assert_eq!(job.state(), "stopped");
+    }
+    cluster.broker("resume-broker", 1);
+}

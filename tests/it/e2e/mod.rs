@@ -5,13 +5,14 @@
 
 mod bad_record;
 mod broker;
+mod changed_topics;
 mod group;
 mod kills;
 mod landing;
 mod librdkafka;
+mod many_partitions;
 mod parallelism;
 mod postgres;
-mod recreated;
 mod shutdown;
 mod startup_mode_changes;
 mod startup_modes;

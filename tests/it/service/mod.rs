@@ -71,7 +71,7 @@ impl Server {
         let app = App::start(Parts {
             store,
             clusters: BTreeMap::from([("main".to_owned(), cluster)]),
-            sinks: Arc::new(move |spec, job| sinks.build(spec, job)),
+            sinks: Arc::new(sinks),
             clock: Arc::new(SystemClock),
             settings: Settings {
                 public_url: "http://localhost:7070".to_owned(),

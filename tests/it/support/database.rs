@@ -7,6 +7,7 @@ use std::{
     process::Command,
 };
 
+use fault_proxy::{Protocol, Proxy};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -58,6 +59,19 @@ fn with_database(url: &str, name: &str) -> String {
     };
     let (server, _) = address.rsplit_once('/').unwrap();
     format!("{server}/{name}{query}")
+}
+
+/// A proxy before a database's server, and the database's URL through it.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn proxied(url: &str) -> (Proxy, String) {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (user, rest) = rest.split_once('@').unwrap();
+    let (server, path) = rest.split_once('/').unwrap();
+    let proxy = Proxy::start(server, Protocol::Postgres).unwrap();
+    let url = format!("{scheme}://{user}@{}/{path}", proxy.address());
+    (proxy, url)
 }
 
 impl Drop for Database {
