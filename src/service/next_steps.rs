@@ -343,23 +343,22 @@ fn behind(record: &FailedRecord) -> Option<Value> {
 /// A look at what does not answer. There is nothing to do to the job itself, and the step says so.
 fn what_is_away(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
-    let codes = situation.health.reasons.iter().map(|reason| reason.code);
-    let mut steps: Vec<NextStep> = Vec::new();
-    for code in codes {
-        let (why, line) = match code {
-            Code::StoreUnreachable => (
-                "nothing to do to the job, it goes on by itself: see whether this server reaches PostgreSQL",
-                format!("curl -sS '{}/readyz?verbose'", curl.public_url),
-            ),
-            Code::KafkaUnreachable | Code::KafkaTimeout | Code::NoLeader => (
-                "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
-                curl.get("/offsets"),
-            ),
-            _ => continue,
-        };
-        if steps.iter().all(|known| known.curl != line) {
-            steps.push(step(why, line));
-        }
+    let waits_for = |codes: &[Code]| {
+        let mut reasons = situation.health.reasons.iter();
+        reasons.any(|reason| codes.contains(&reason.code))
+    };
+    let mut steps = Vec::new();
+    if waits_for(&[Code::StoreUnreachable]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see whether this server reaches PostgreSQL",
+            format!("curl -sS '{}/readyz?verbose'", curl.public_url),
+        ));
+    }
+    if waits_for(&[Code::KafkaUnreachable, Code::KafkaTimeout, Code::NoLeader]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
+            curl.get("/offsets"),
+        ));
     }
     steps
 }

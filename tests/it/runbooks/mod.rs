@@ -157,6 +157,17 @@ fn every_page_has_a_test_and_stands_in_the_index() {
     }
 }
 
+/// The lines that come before any page.
+#[test]
+fn the_lines_of_the_index_work() {
+    let scene = Scene::new("index", 1);
+    scene.job.put_spec(&scene.spec("earliest"));
+    let mut index = scene.page("README.md");
+    index.run("Begin");
+    index.run("Find the page");
+    index.end();
+}
+
 /// Whoever sees a code finds the page, and whoever reads the page meets the codes that lead there.
 #[test]
 fn the_problem_pages_name_the_runbooks() {

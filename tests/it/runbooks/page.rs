@@ -4,7 +4,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::PathBuf,
     process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    sync::mpsc::{Receiver, RecvTimeoutError, sync_channel},
     time::{Duration, Instant},
 };
 
@@ -116,7 +116,7 @@ impl Page {
         let mut input = shell.stdin.take().expect("a pipe");
         writeln!(input, "exec 2>&1").expect("the shell reads");
         let lines = BufReader::new(shell.stdout.take().expect("a pipe")).lines();
-        let (sender, output) = channel();
+        let (sender, output) = sync_channel(1_000);
         // Ends with the shell.
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -184,6 +184,15 @@ impl Page {
             self.file,
             output.join("\n")
         );
+    }
+
+    /// Goes on in a situation of the same kind with other numbers: the lines must succeed, whatever they print.
+    pub(super) fn with_other_numbers(mut self) -> Self {
+        self.blocks
+            .as_mut_slice()
+            .iter_mut()
+            .for_each(|block| block.expected.clear());
+        self
     }
 
     /// Ends the reading: every line of the page was run.

@@ -15,6 +15,7 @@ pub(super) fn run(file: &'static str) {
     scene.produce(0, 10);
     scene.put_and_start(&scene.spec("earliest"));
     scene.await_exactly(0, &[(0, 0..10)]);
+    scene.job.checkpoint();
     let before = scene.job.view();
 
     database.control(&["kill"]);
