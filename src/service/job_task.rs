@@ -20,6 +20,7 @@ use super::{
     monitor::refresh_checkpoint,
     next_steps::RefusedStart,
     operations::{already_running, resume_from},
+    sink_progress::{self, make_sink},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
     },
@@ -30,7 +31,7 @@ use crate::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, KafkaCluster, Sink, SinkOwner},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
     model::{
         checkpoint::CheckpointKind,
@@ -40,7 +41,7 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
-        resolver::{BrokerFacts, ResolvedStart, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts},
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
         views::{CheckpointReport, StartReport, StopReport},
     },
@@ -424,18 +425,11 @@ impl JobTask {
                 Ok(core.install().await?)
             })
             .await?;
-        let owner = SinkOwner {
-            install,
-            job: row.uid,
-        };
         let sink = self
             .insist(operation, "the sink is made", || async {
                 // Anew each time, like the cluster.
-                let sink = core.sinks.sink(&row.spec.sink, &row.name, owner);
-                sink.map_err(|faults| {
-                    let error = ServiceError::faults(faults, Code::InvalidSpec);
-                    Trouble::Refused(error.job(&row.name))
-                })
+                let ids = (install, row.uid);
+                Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
         let progress = self
@@ -450,14 +444,16 @@ impl JobTask {
             })
             .await?;
         CrashPoint::SinkClaimed.reached();
-        let (resolved, intent, cluster) = self.decide(asked, &row, &progress).await?;
+        // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+        let seen = progress.values().map(|sink| sink.position_id.next()).max();
+        let facts = sink_progress::claimed(&*sink, progress);
+        let (resolved, intent, cluster) = self.decide(asked, &row, &facts).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&row, &resolved)));
         }
         let checkpoint_id = self
             .insist(operation, "the checkpoint gets its number", || async {
                 let next = core.store.next_checkpoint_id(job.uid).await?;
-                let seen = progress.values().map(|sink| sink.position_id.next()).max();
                 Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
             })
             .await?;
@@ -521,7 +517,7 @@ impl JobTask {
         &self,
         asked: Option<&Asked>,
         row: &JobRow,
-        progress: &SinkProgress,
+        sink: &SinkFacts,
     ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
         let operation = asked.map(|asked| &asked.operation);
         let core = &self.core;
@@ -566,7 +562,7 @@ impl JobTask {
             request,
             intent: &intent,
             state: &state,
-            sink: progress,
+            sink,
         };
         let (facts, cluster) = self.facts(operation, &question).await?;
         let plan = plan.filter(|_| !done_before);
@@ -578,8 +574,8 @@ impl JobTask {
             .pending_start
             .as_ref()
             .map(|pending| pending.id.as_str());
-        let newest = state.newest.as_ref().map(|state| state.id);
-        let changes = what_changed(&plan, row.generation, pending, newest, &facts);
+        let newest = state.newest.as_ref();
+        let changes = what_changed(&plan, row.generation, pending, newest, sink, &facts);
         if changes.is_empty() {
             return Ok((plan.resolved, intent, cluster));
         }
