@@ -115,6 +115,7 @@ codes! {
     GroupOnlyMoved = "group-only-moved", 409, "Only the group was moved", "The job resumes from its checkpoint, not from the group.";
     SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Begin where the sink stands (the choice of the blocker), or start with from=checkpoint of an older one.";
     StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup. Begin where the sink stands: the choice of the blocker.";
+    ProgressMismatch = "progress-mismatch", 409, "The sink's progress is not what the job left there", "Something else wrote to the sink's progress, or its database was restored while the job ran. Nothing was written over it. Start the job again: the plan shows where store and sink stand.";
     LeaseLost = "lease-lost", 409, "Another server took the job over", "Nothing to do: the job runs there.";
     InstanceIdInUse = "instance-id-in-use", 409, "Another server runs under this instance id", "Give each server its own instance.id.";
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";
