@@ -9,5 +9,6 @@ mod proxy;
 mod reload;
 mod runbooks;
 mod service;
+mod sinks;
 mod store;
 mod support;
