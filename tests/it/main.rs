@@ -7,5 +7,6 @@ mod dev;
 mod e2e;
 mod reload;
 mod service;
+mod sinks;
 mod store;
 mod support;
