@@ -2,6 +2,7 @@
 
 mod blackhole;
 mod log;
+pub mod postgres;
 
 use std::sync::Arc;
 
@@ -49,12 +50,21 @@ impl SinkFactory for Sinks {
                 *max_value_bytes,
                 self.log_output.clone(),
             ))),
+            SinkSpec::Postgres(spec) => Err(vec![no_connection(&spec.connection)]),
         }
     }
 
     async fn check(&self, spec: &SinkSpec) -> Result<Vec<FieldError>, SinkError> {
         match spec {
             SinkSpec::Blackhole | SinkSpec::Log { .. } => Ok(Vec::new()),
+            SinkSpec::Postgres(spec) => Ok(vec![no_connection(&spec.connection)]),
         }
     }
+}
+
+fn no_connection(name: &str) -> FieldError {
+    FieldError::new(
+        "/sink/connection",
+        format!("the server's file has no PostgreSQL connection '{name}'"),
+    )
 }

@@ -8,6 +8,7 @@ mod e2e;
 mod kills;
 mod proxy;
 mod reload;
+mod runbooks;
 mod service;
 mod store;
 mod support;
