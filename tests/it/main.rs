@@ -10,5 +10,6 @@ mod proxy;
 mod reload;
 mod runbooks;
 mod service;
+mod sinks;
 mod store;
 mod support;

@@ -1,0 +1,8 @@
+//! Sinks against the real systems they write to.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests look at the target behind the sink's back, from tasks of their own"
+)]
+
+mod postgres;
