@@ -13,6 +13,7 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod sink_progress;
 mod specs;
 mod start_plans;
 mod startup_mode;
