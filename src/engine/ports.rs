@@ -305,7 +305,8 @@ pub trait Sink: Send + Sync {
     /// Names the target; another name means that progress kept there is not comparable.
     fn identity(&self) -> String;
 
-    /// Whether the target refuses writes of an owner that lost its lease.
+    /// Whether the target refuses writes of an owner that lost its lease. The fence is made of the progress that the target
+    /// keeps: without a fence [`progress`](Self::progress) is always empty and says nothing.
     fn has_fence(&self) -> bool;
 }
 

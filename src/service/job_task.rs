@@ -20,16 +20,18 @@ use super::{
     monitor::refresh_checkpoint,
     next_steps::RefusedStart,
     operations::{already_running, resume_from},
+    sink_progress::{self, make_sink},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
     },
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, KafkaCluster, Sink, SinkOwner},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
     model::{
         checkpoint::CheckpointKind,
@@ -39,7 +41,7 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
-        resolver::{BrokerFacts, ResolvedStart, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts},
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
         views::{CheckpointReport, StartReport, StopReport},
     },
@@ -423,18 +425,11 @@ impl JobTask {
                 Ok(core.install().await?)
             })
             .await?;
-        let owner = SinkOwner {
-            install,
-            job: row.uid,
-        };
         let sink = self
             .insist(operation, "the sink is made", || async {
                 // Anew each time, like the cluster.
-                let sink = core.sinks.sink(&row.spec.sink, &row.name, owner);
-                sink.map_err(|faults| {
-                    let error = ServiceError::faults(faults, Code::InvalidSpec);
-                    Trouble::Refused(error.job(&row.name))
-                })
+                let ids = (install, row.uid);
+                Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
         let progress = self
@@ -448,14 +443,17 @@ impl JobTask {
                 .await
             })
             .await?;
-        let (resolved, intent, cluster) = self.decide(asked, &row, &progress).await?;
+        CrashPoint::SinkClaimed.reached();
+        // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+        let seen = progress.values().map(|sink| sink.position_id.next()).max();
+        let facts = sink_progress::claimed(&*sink, progress);
+        let (resolved, intent, cluster) = self.decide(asked, &row, &facts).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&row, &resolved)));
         }
         let checkpoint_id = self
             .insist(operation, "the checkpoint gets its number", || async {
                 let next = core.store.next_checkpoint_id(job.uid).await?;
-                let seen = progress.values().map(|sink| sink.position_id.next()).max();
                 Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
             })
             .await?;
@@ -473,7 +471,10 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
         };
         self.insist(operation, "the positions are stored", || async {
-            Ok(core.store.store_start(&lease, &checkpoint, &record).await?)
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
@@ -505,6 +506,7 @@ impl JobTask {
                 })
             })
             .await?;
+        CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
         Ok(lease)
     }
@@ -515,7 +517,7 @@ impl JobTask {
         &self,
         asked: Option<&Asked>,
         row: &JobRow,
-        progress: &SinkProgress,
+        sink: &SinkFacts,
     ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
         let operation = asked.map(|asked| &asked.operation);
         let core = &self.core;
@@ -560,7 +562,7 @@ impl JobTask {
             request,
             intent: &intent,
             state: &state,
-            sink: progress,
+            sink,
         };
         let (facts, cluster) = self.facts(operation, &question).await?;
         let plan = plan.filter(|_| !done_before);
@@ -572,8 +574,8 @@ impl JobTask {
             .pending_start
             .as_ref()
             .map(|pending| pending.id.as_str());
-        let newest = state.newest.as_ref().map(|state| state.id);
-        let changes = what_changed(&plan, row.generation, pending, newest, &facts);
+        let newest = state.newest.as_ref();
+        let changes = what_changed(&plan, row.generation, pending, newest, sink, &facts);
         if changes.is_empty() {
             return Ok((plan.resolved, intent, cluster));
         }
@@ -904,10 +906,12 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     let state = JobState::Stopped;
-                    Ok(core
-                        .store
+                    CrashPoint::BeforeStopSettled.reached();
+                    core.store
                         .settle_stopped(&lease, ended, state, None, false)
-                        .await?)
+                        .await?;
+                    CrashPoint::StopSettled.reached();
+                    Ok(())
                 })
                 .await;
             match settled {

@@ -13,6 +13,7 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod sink_progress;
 mod specs;
 mod start_plans;
 mod startup_mode;
@@ -23,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 pub use self::{
-    connections::{Clusters, Connections, JobsByConnection, NotReplaced},
+    connections::{Clusters, Connections, JobsByConnection, NotReplaced, TargetChanges},
     core::Settings,
     error::{Result, ServiceError},
     queries::{

@@ -9,7 +9,7 @@ pub(crate) mod sink;
 mod until;
 pub(crate) mod wait;
 
-pub(crate) use database::{Cluster, Database};
+pub(crate) use database::{Cluster, Database, proxied};
 pub(crate) use until::eventually;
 
 /// A name that no other test uses, in this run or in another.
