@@ -1,4 +1,5 @@
-//! Sinks against the real systems they write to.
+//! The postgres sink against a real PostgreSQL: what the catalogue says about a spec, what becomes of values, and that rows
+//! and progress are one.
 
 #![expect(
     clippy::disallowed_methods,
