@@ -95,6 +95,7 @@ codes! {
     SinkError = "sink-error", 502, "The sink refused", "Read the detail; the job keeps its position, nothing is lost.";
     SinkOutcomeUnknown = "sink-outcome-unknown", 502, "Whether the sink kept the last records is not known", "The next start settles it.";
     KafkaUnreachable = "kafka-unreachable", 503, "Kafka does not answer", "Nothing to do to the job: it waits and goes on by itself. Look at the brokers.";
+    SinkUnreachable = "sink-unreachable", 503, "The sink's target does not answer", "Look at the target database and at the connection in the server's file. What was asked for does not wait for it; a job does, and goes on by itself.";
     StoreUnreachable = "store-unreachable", 503, "PostgreSQL does not answer", "Nothing to do to the jobs: they wait and go on by themselves. Look at the database.";
     NotReady = "not-ready", 503, "The server is not ready", "GET /readyz?verbose lists what is missing.";
     ShuttingDown = "shutting-down", 503, "The server is going down", "Ask again in a moment.";
