@@ -19,6 +19,7 @@ mod sink_progress;
 mod specs;
 mod start_plans;
 mod startup_mode;
+mod stop_reports;
 mod supervisor;
 
 use std::{sync::Arc, time::Duration};

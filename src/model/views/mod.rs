@@ -19,5 +19,5 @@ pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
-pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};
+pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
