@@ -171,7 +171,9 @@ async fn progress_belongs_to_one_job_of_one_installation_and_one_table() {
     let other = world.sink_by(&world.database.url(), elsewhere, &raw());
     assert!(other.recover(LeaseEpoch(1)).await.unwrap().is_empty());
     other.forget().await.unwrap();
-    world.run("CREATE TABLE public.orders_2 (LIKE public.orders)").await;
+    world
+        .run("CREATE TABLE public.orders_2 (LIKE public.orders)")
+        .await;
     let mut spec = raw();
     spec["table"] = json!("public.orders_2");
     let moved = world.sink(job, &spec);
