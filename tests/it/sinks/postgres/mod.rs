@@ -1,5 +1,6 @@
 //! The PostgreSQL sink, as its contract says it, against a real target.
 
+mod commit_cuts;
 mod fences;
 mod outages;
 mod rejections;
