@@ -95,7 +95,10 @@ impl Flusher {
         }
     }
 
-    async fn assign(&mut self, positions: &[(TopicPartition, SinkPosition)]) -> Result<(), SinkError> {
+    async fn assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
         let mut attempts = Attempts::default();
         loop {
             match self.try_assign(positions).await {
@@ -107,7 +110,10 @@ impl Flusher {
         Ok(())
     }
 
-    async fn try_assign(&mut self, positions: &[(TopicPartition, SinkPosition)]) -> Result<(), Trouble> {
+    async fn try_assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), Trouble> {
         let mut connection = self.take_connection().await?;
         let ledger = &self.target.ledger;
         within_deadline(ledger.assign(&mut connection, self.claim, positions)).await?;
@@ -296,7 +302,11 @@ impl Flusher {
     }
 
     /// Waits for what passes; what does not is handed on.
-    async fn wait_out(&mut self, trouble: Trouble, attempts: &mut Attempts) -> Result<(), SinkError> {
+    async fn wait_out(
+        &mut self,
+        trouble: Trouble,
+        attempts: &mut Attempts,
+    ) -> Result<(), SinkError> {
         let Trouble::Away(text) = trouble else {
             return Err(trouble.into_error());
         };
@@ -328,7 +338,9 @@ impl Attempts {
         let failed = self.0;
         self.0 = failed.saturating_add(1);
         let step = failed.checked_sub(1)?;
-        let pause = FIRST_PAUSE.saturating_mul(1 << step.min(10)).min(LONGEST_PAUSE);
+        let pause = FIRST_PAUSE
+            .saturating_mul(1 << step.min(10))
+            .min(LONGEST_PAUSE);
         // Not all writers at once.
         Some(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))
     }

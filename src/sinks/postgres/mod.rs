@@ -236,7 +236,11 @@ impl Target {
         written.map_err(|error| self.trouble_of_rows(&error))
     }
 
-    async fn copy(&self, connection: &mut PgConnection, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+    async fn copy(
+        &self,
+        connection: &mut PgConnection,
+        rows: &RowsSlice<'_>,
+    ) -> Result<(), sqlx::Error> {
         let mut copy = connection.copy_in_raw(&self.copy).await?;
         for piece in rows.copy_text().chunks(COPY_PIECE_BYTES) {
             copy.send(piece).await?;
@@ -244,7 +248,11 @@ impl Target {
         copy.finish().await.map(drop)
     }
 
-    async fn replace(&self, connection: &mut PgConnection, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+    async fn replace(
+        &self,
+        connection: &mut PgConnection,
+        rows: &RowsSlice<'_>,
+    ) -> Result<(), sqlx::Error> {
         let deletions = rows.deletions();
         if deletions > 0 {
             run(connection, &self.delete, rows).await?;
@@ -266,7 +274,11 @@ impl Target {
 }
 
 /// Runs a statement whose parameters are the rows' columns, without leaving a prepared statement behind.
-async fn run(connection: &mut PgConnection, sql: &str, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+async fn run(
+    connection: &mut PgConnection,
+    sql: &str,
+    rows: &RowsSlice<'_>,
+) -> Result<(), sqlx::Error> {
     #[expect(
         clippy::disallowed_methods,
         reason = "the statement is made of the user's table, which no compiler knows"

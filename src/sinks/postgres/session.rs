@@ -128,7 +128,9 @@ pub(super) async fn send(
     connection: &mut PgConnection,
     sql: String,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_all(connection)
+        .await
 }
 
 /// Begins a transaction and sets its limits: statements for the front of a message. Their rows have one column, or none.
