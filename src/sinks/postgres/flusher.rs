@@ -237,7 +237,7 @@ impl Flusher {
             && let Written::Refused(text) = self.write(chunk, &(piece.start..accepted)).await?
         {
             // It was accepted a moment ago: the table has changed meanwhile.
-            return Ok(self.target.refused(text));
+            return Ok(self.target.refused(&text));
         }
         let record = chunk.record(accepted);
         Ok(SinkError {

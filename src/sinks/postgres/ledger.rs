@@ -381,11 +381,11 @@ fn unreadable(error: &sqlx::Error) -> Trouble {
 }
 
 fn claim_of(rows: &[PgRow]) -> Result<Option<(i64, i64)>, Trouble> {
-    for row in rows.iter().filter(|row| is_tagged(row, "claim")) {
-        let read = || Ok((row.try_get(1)?, row.try_get(2)?));
-        return read().map(Some).map_err(|error| unreadable(&error));
-    }
-    Ok(None)
+    let Some(row) = rows.iter().find(|row| is_tagged(row, "claim")) else {
+        return Ok(None);
+    };
+    let read = || Ok((row.try_get(1)?, row.try_get(2)?));
+    read().map(Some).map_err(|error| unreadable(&error))
 }
 
 fn progress_of(rows: &[PgRow]) -> Result<SinkProgress, Trouble> {

@@ -180,14 +180,9 @@ pub(super) async fn check(
 ) -> Result<Vec<FieldError>, SinkError> {
     let checked = within_deadline(async {
         let mut connection = database.connect().await?;
-        let columns = catalogue::read_columns(&mut connection, &spec.table)
+        let mut faults = catalogue::check(&mut connection, spec)
             .await
             .map_err(|error| Trouble::of_statement("read the catalogue", &error))?;
-        let mut faults: Vec<FieldError> = RowEncoder::new(spec, &columns)
-            .err()
-            .map(|missing| FieldError::new("/sink/mapping/columns", missing.to_string()))
-            .into_iter()
-            .collect();
         if let Some(remedy) = ledger::missing(&mut connection, database.role()).await? {
             faults.push(FieldError::new(
                 "/sink/connection",
@@ -268,7 +263,7 @@ impl Target {
     }
 
     /// A refusal of which no record is to blame.
-    fn refused(&self, text: String) -> SinkError {
+    fn refused(&self, text: &str) -> SinkError {
         SinkError::refused(format!("write to {}: {text}", self.table))
     }
 }
