@@ -248,7 +248,7 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
 }
 
 /// The same start again with one decision added; a bare start would forget where it was meant to begin.
-fn with_decision(request: &StartRequest, choice: &Value) -> Value {
+pub(crate) fn with_decision(request: &StartRequest, choice: &Value) -> Value {
     let mut body = json!(StartRequest {
         reason: None,
         plan: None,
@@ -269,22 +269,36 @@ pub(crate) fn choices(curl: Curl<'_>, refused: &RefusedStart) -> Vec<NextStep> {
     )];
     for blocker in &refused.blockers {
         for choice in &blocker.choices {
-            let words = choice.as_object().into_iter().flatten().next();
-            let (member, value) = words.map_or(("", ""), |(member, value)| {
-                (member.as_str(), value.as_str().unwrap_or_default())
-            });
-            let what = match value {
-                "earliest" => "begin those partitions at the first record their logs still hold",
-                "latest" => "begin those partitions at the end of their logs",
-                _ => "decide it",
-            };
             let line = curl.start(Some(&with_decision(&refused.request, choice)));
             if steps.iter().all(|known: &NextStep| known.curl != line) {
-                steps.push(step(format!("{}: {what} ({member})", blocker.code), line));
+                let why = format!("{}: {}", blocker.code, meaning(blocker.code, choice));
+                steps.push(step(why, line));
             }
         }
     }
     steps
+}
+
+/// What taking a choice means.
+fn meaning(code: Code, choice: &Value) -> String {
+    if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
+        return "begin those partitions where the sink stands; the others go on where they are"
+            .to_owned();
+    }
+    if code == Code::ProgressLost {
+        return "begin those partitions where the checkpoint stands; what was written after it is written again"
+            .to_owned();
+    }
+    let words = choice.as_object().into_iter().flatten().next();
+    let (member, value) = words.map_or(("", ""), |(member, value)| {
+        (member.as_str(), value.as_str().unwrap_or_default())
+    });
+    let what = match value {
+        "earliest" => "begin those partitions at the first record their logs still hold",
+        "latest" => "begin those partitions at the end of their logs",
+        _ => "decide it",
+    };
+    format!("{what} ({member})")
 }
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {

@@ -24,10 +24,12 @@
 mod checks;
 mod facts;
 mod files;
+mod ranges;
 pub mod run;
 mod verdict;
 
 pub use files::{FileError, read, write};
+pub use ranges::Ranges;
 pub use run::Run;
 pub use verdict::{CheckId, CheckResult, Finding, Outcome, Verdict};
 

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::CheckId;
+use crate::{CheckId, Ranges};
 
 /// Microseconds of the run's monotonic clock.
 pub type Micros = u64;
@@ -146,8 +146,8 @@ pub struct Look {
     pub began: Micros,
     /// After it had answered.
     pub at: Micros,
-    /// The seqs that were there, by partition, as ranges with both ends, growing.
-    pub seen: BTreeMap<i32, Vec<(u64, u64)>>,
+    /// The seqs that were there, by partition, as ranges with both ends: `[[0, 19], [30, 41]]`.
+    pub seen: BTreeMap<i32, Ranges>,
 }
 
 /// A line of `history.jsonl`.
@@ -217,6 +217,8 @@ pub struct Lease {
 pub struct StoredState {
     /// For example `running`.
     pub state: String,
+    /// What was asked for: `running` or `stopped`.
+    pub desired: String,
     /// Since when, as the store writes it: compared, never read.
     pub since: String,
 }

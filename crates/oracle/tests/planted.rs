@@ -85,17 +85,6 @@ fn checkpoint(number: usize) -> Checkpoint {
     }
 }
 
-fn ranges(seqs: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    for seq in seqs {
-        match ranges.last_mut() {
-            Some((_, end)) if *end + 1 == seq => *end = seq,
-            _ => ranges.push((seq, seq)),
-        }
-    }
-    ranges
-}
-
 /// Two kills, an aborted transaction, a record of unknown fate: everything went well.
 fn clean() -> Run {
     let mut run = Run {
@@ -182,6 +171,7 @@ fn moment(
         }),
         state: Some(StoredState {
             state: "running".to_owned(),
+            desired: "running".to_owned(),
             since: format!("life {epoch}"),
         }),
         rows: number.map(checkpoint).into_iter().collect(),
@@ -214,7 +204,7 @@ fn moment(
     }
     let seen = PARTITIONS.map(|partition| {
         let seqs = readable(partition).filter(|seq| offset_of(*seq) < offset);
-        (partition, ranges(seqs))
+        (partition, seqs.collect())
     });
     run.looks.push(Look {
         began: at + 50_000,
@@ -380,8 +370,7 @@ fn o1_a_record_is_missing() {
     run.rows.retain(|row| (row.p, row.seq) != (1, 33));
     for look in &mut run.looks {
         let seen = look.seen.get_mut(&1).unwrap();
-        let seqs: Vec<u64> = seen.iter().flat_map(|(from, to)| *from..=*to).collect();
-        *seen = ranges(seqs.into_iter().filter(|seq| *seq != 33));
+        *seen = seen.numbers().filter(|seq| *seq != 33).collect();
     }
     let finding = only(&run, CheckId::O1);
     assert_eq!(place(&finding), (Some(1), Some(33), Some(36)));
@@ -395,9 +384,8 @@ fn o1_a_record_below_the_last_position_is_missing_in_a_log() {
     let mut run = clean_at_least_once();
     run.rows.retain(|row| (row.p, row.seq) != (0, 59));
     for look in &mut run.looks {
-        for (_, to) in look.seen.get_mut(&0).unwrap() {
-            *to = (*to).min(58);
-        }
+        let seen = look.seen.get_mut(&0).unwrap();
+        *seen = seen.below(59);
     }
     let finding = only(&run, CheckId::O1);
     assert_eq!(place(&finding), (Some(0), Some(59), Some(64)));
@@ -505,7 +493,7 @@ fn o6_a_gap_fills_later() {
     // The look after the fourth checkpoint.
     run.looks[3]
         .seen
-        .insert(1, vec![(0, 19), (30, 33), (35, 39)]);
+        .insert(1, (0..20).chain(30..34).chain(35..40).collect());
     let finding = only(&run, CheckId::O6);
     assert_eq!(place(&finding), (Some(1), Some(34), Some(37)));
 }
@@ -514,7 +502,7 @@ fn o6_a_gap_fills_later() {
 fn o6_a_row_goes_away() {
     let mut run = clean();
     // One record more than in the look after it.
-    run.looks[1].seen.insert(0, vec![(0, 19), (30, 30)]);
+    run.looks[1].seen.insert(0, (0..20).chain([30]).collect());
     let finding = only(&run, CheckId::O6);
     assert_eq!(place(&finding), (Some(0), Some(30), Some(33)));
 }

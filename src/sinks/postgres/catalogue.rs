@@ -1,8 +1,17 @@
-//! What the target's catalogue says about a table.
+//! What the target's catalogue says about a table, and whether a spec can be carried out there.
+//!
+//! A fault that the catalogue can show is better told when a spec is stored than by the first record of the night. So each
+//! is told with the statement that mends it, made from the spec and the catalogue, to be copied as it is.
 
-use sqlx::{PgConnection, Row, postgres::PgRow};
+mod facts;
+mod judge;
 
-use crate::model::sink_spec::TableName;
+use sqlx::PgConnection;
+
+use crate::model::{
+    field_error::FieldError,
+    sink_spec::{PostgresSinkSpec, TableName},
+};
 
 /// A column as the catalogue has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,50 +49,25 @@ pub async fn read_columns(
     connection: &mut PgConnection,
     table: &TableName,
 ) -> Result<Vec<TableColumn>, sqlx::Error> {
-    let rows = sqlx::query(COLUMNS)
-        .bind(table.schema())
-        .bind(table.table())
-        .fetch_all(connection)
-        .await?;
-    rows.iter().map(column).collect()
+    let facts = facts::read(connection, table).await?;
+    let relation = facts.relation.into_iter();
+    Ok(relation
+        .flat_map(|relation| relation.columns)
+        .map(|column| column.column)
+        .collect())
 }
 
-const COLUMNS: &str = r"
-WITH RECURSIVE attribute AS (
-    SELECT a.attnum, a.attname, a.atttypid, a.atttypmod
-    FROM pg_catalog.pg_attribute a
-    JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
-    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname = $1 AND c.relname = $2 AND a.attnum > 0 AND NOT a.attisdropped
-      AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-), base (attnum, typid) AS (
-    SELECT attnum, atttypid FROM attribute
-    UNION ALL
-    SELECT b.attnum, t.typbasetype FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.typid WHERE t.typtype = 'd'
-)
-SELECT a.attname::text AS name,
-       pg_catalog.format_type(a.atttypid, a.atttypmod) AS shown_type,
-       pg_catalog.quote_ident(tn.nspname) || '.' || pg_catalog.quote_ident(t.typname) AS type_name,
-       t.typcategory::text AS category
-FROM attribute a
-JOIN base b ON b.attnum = a.attnum
-JOIN pg_catalog.pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
-JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
-ORDER BY a.attnum";
-
-fn column(row: &PgRow) -> Result<TableColumn, sqlx::Error> {
-    let cast: String = row.try_get("type_name")?;
-    let category: String = row.try_get("category")?;
-    Ok(TableColumn {
-        name: row.try_get("name")?,
-        kind: match (cast.as_str(), category.as_str()) {
-            ("pg_catalog.bytea", _) => TypeKind::Bytea,
-            ("pg_catalog.json", _) => TypeKind::Json,
-            ("pg_catalog.jsonb", _) => TypeKind::Jsonb,
-            (_, "S") => TypeKind::Text,
-            _ => TypeKind::Other,
-        },
-        cast,
-        shown_type: row.try_get("shown_type")?,
-    })
+/// What stands in the target against a spec's table, mapping and way to write.
+///
+/// Each fault has its pointer in the spec and ends with the statement that mends it. Whether the sink can keep its own
+/// progress there is not part of it.
+///
+/// # Errors
+/// When the target does not answer or refuses.
+pub async fn check(
+    connection: &mut PgConnection,
+    spec: &PostgresSinkSpec,
+) -> Result<Vec<FieldError>, sqlx::Error> {
+    let facts = facts::read(connection, &spec.table).await?;
+    Ok(judge::judge(spec, &facts))
 }

@@ -11,6 +11,7 @@ mod kills;
 mod landing;
 mod librdkafka;
 mod many_partitions;
+mod outages;
 mod parallelism;
 mod postgres;
 mod shutdown;
@@ -20,6 +21,7 @@ mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod watch;
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ use super::{
     kafka::Kafka,
     sink::SinkLog,
     unique,
-    wait::{SOON, eventually},
+    wait::{SOON, breathe, eventually},
 };
 
 /// A server and its folder. Ends with the test; when the test fails, its last log lines are shown.
@@ -132,6 +132,20 @@ bootstrap_servers = "{}"
         assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
     }
 
+    /// Waits until the process has died at its crash point, but not longer than this; says whether it has.
+    pub(crate) fn crashes_within(&mut self, span: Duration) -> bool {
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            if let Some(status) = self.exited() {
+                assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+                self.process = None;
+                return true;
+            }
+            breathe(Duration::from_millis(2));
+        }
+        false
+    }
+
     /// Waits until the process has ended by itself.
     pub(crate) fn await_exit(&mut self) -> ExitStatus {
         let status = eventually("the server ends", Duration::from_secs(60), || {
@@ -240,7 +254,8 @@ bootstrap_servers = "{}"
         self.signal("-HUP");
     }
 
-    fn signal(&self, signal: &str) {
+    /// Sends a signal, for instance `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill")
             .args([signal, &self.pid().to_string()])
             .status()

@@ -1,7 +1,7 @@
 //! O10: the group's offset is always that of a completed checkpoint, never goes back unless an operator moved the job, and
 //! ends at the newest checkpoint.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::{
     facts::Facts,
@@ -20,6 +20,7 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
         .iter()
         .flat_map(|sample| sample.offsets.iter().map(|(p, offset)| (*p, *offset)))
         .collect();
+    let stored = stored(facts);
     let mut last: BTreeMap<i32, i64> = BTreeMap::new();
     for sample in &own {
         for (partition, offset) in &sample.offsets {
@@ -28,7 +29,7 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
             let what = if foreign.contains(&(*partition, *offset)) {
                 None
             } else {
-                not_completed(facts, sample, *partition, *offset)
+                not_completed(facts, &stored, sample, *partition, *offset)
             };
             let what = what.or_else(|| went_back(facts, sample, *partition, *offset, before));
             if let Some(what) = what {
@@ -41,30 +42,37 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
     tally
 }
 
+/// By partition and offset the oldest completed checkpoint that has it.
+type Stored = HashMap<(i32, i64), i64>;
+
+fn stored(facts: &Facts<'_>) -> Stored {
+    let mut stored = Stored::new();
+    for row in facts.completed() {
+        for (partition, position) in &row.vector {
+            if let Some(offset) = position.next_offset {
+                stored.entry((*partition, offset)).or_insert(row.id);
+            }
+        }
+    }
+    stored
+}
+
 fn not_completed(
     facts: &Facts<'_>,
+    stored: &Stored,
     sample: &GroupSample,
     partition: i32,
     offset: i64,
 ) -> Option<String> {
     // Without a later look at the store nobody can say.
-    let newest = facts.newest[facts.snapshot_after(sample.at)?];
-    let mut highest = None;
-    for row in facts.completed_between(None, newest) {
-        let of_row = row
-            .vector
-            .get(&partition)
-            .and_then(|position| position.next_offset);
-        if of_row == Some(offset) {
-            return None;
-        }
-        highest = highest.max(of_row);
+    let newest = facts.newest[facts.snapshot_after(sample.at)?]?;
+    match stored.get(&(partition, offset)) {
+        Some(id) if *id <= newest => None,
+        Some(id) => Some(format!(
+            "is the group's, ahead of every completed checkpoint: {newest} was newest, {id} has it"
+        )),
+        None => Some("is the group's, and no completed checkpoint has it".to_owned()),
     }
-    Some(if Some(offset) > highest {
-        format!("is the group's, ahead of every completed checkpoint ({highest:?})")
-    } else {
-        "is the group's, and no completed checkpoint has it".to_owned()
-    })
 }
 
 fn went_back(

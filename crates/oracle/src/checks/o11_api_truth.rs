@@ -5,7 +5,7 @@
 
 use crate::{
     facts::Facts,
-    run::{ApiAnswer, Checkpoint, Micros, Said, Snapshot, Status, Vector},
+    run::{ApiAnswer, Checkpoint, Micros, Said, Snapshot, Status, StoredState, Vector},
     verdict::{Finding, Tally},
 };
 
@@ -146,8 +146,11 @@ fn offsets(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector) 
 }
 
 fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector) -> Judged {
-    let before = facts.groups.iter().rev().find(|sample| sample.at <= since);
-    let after = facts.groups.iter().find(|sample| sample.began >= answer.at);
+    // One witness asks, so the answers are in the order of the questions.
+    let groups = &facts.groups;
+    let before = groups.partition_point(|sample| sample.at <= since);
+    let before = before.checked_sub(1).map(|index| groups[index]);
+    let after = groups.get(groups.partition_point(|sample| sample.began < answer.at));
     let (Some(before), Some(after)) = (before, after) else {
         return None;
     };
@@ -171,8 +174,8 @@ fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Opti
     let after = facts.snapshots[facts.snapshot_after(answer.at)?];
     if let (Some(stored), Some(after)) = (&before.state, &after.state) {
         // The same state since the same moment: it was nothing else in between.
-        let wrong_state = stored == after && stored.state != state;
-        if wrong_state && !(state == "starting" && owner_was_struck(facts, before, answer)) {
+        let is_other = stored == after && stored.state != state;
+        if is_other && !is_on_its_way(facts, stored, answer, state) {
             let what = format!(
                 "the job was {} all the time, and its view said {state}",
                 stored.state
@@ -183,14 +186,25 @@ fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Opti
     newest_is_true(facts, answer, "the job's view", last_checkpoint)
 }
 
-/// Whether a fault struck since the owner in the snapshot took the job: then a stored `running` is a dead process's word, and
-/// its successor rightly says `starting`.
-fn owner_was_struck(facts: &Facts<'_>, before: &Snapshot, answer: &ApiAnswer) -> bool {
-    let epoch = |snapshot: &Snapshot| snapshot.lease.as_ref().map(|lease| lease.epoch);
-    let owned = epoch(before);
-    let taken = facts.snapshots.iter().find(|look| epoch(look) == owned);
-    taken.is_some_and(|taken| {
-        let lifetime = taken.began..=answer.at;
+/// Whether the job is on its way to what was asked for, which the server knows a moment before the store.
+fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, state: &str) -> bool {
+    match state {
+        "starting" => {
+            stored.desired == "running"
+                && (stored.state != "running" || was_struck_since(facts, stored, answer))
+        }
+        "stopping" => stored.desired == "stopped" && stored.state != "stopped",
+        _ => false,
+    }
+}
+
+/// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, and its successor rightly
+/// says `starting`.
+fn was_struck_since(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
+    let is_same = |snapshot: &&&Snapshot| snapshot.state.as_ref() == Some(stored);
+    let first = facts.snapshots.iter().find(is_same);
+    first.is_some_and(|first| {
+        let lifetime = first.began..=answer.at;
         facts
             .faults
             .iter()

@@ -106,7 +106,12 @@ impl RowEncoder {
                 ColumnSource::Value if spec.mapping.mode == MappingMode::JsonDocument => {
                     Source::Document
                 }
-                part => Source::Part(part.clone()),
+                part @ (ColumnSource::Topic
+                | ColumnSource::Partition
+                | ColumnSource::Offset
+                | ColumnSource::Timestamp
+                | ColumnSource::Key
+                | ColumnSource::Value) => Source::Part(part.clone()),
             };
             plans.push(ColumnPlan {
                 name: name.clone(),
