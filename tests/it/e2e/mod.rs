@@ -6,6 +6,7 @@
 mod bad_record;
 mod broker;
 mod group;
+mod group_reset;
 mod kills;
 mod landing;
 mod librdkafka;
