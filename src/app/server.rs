@@ -132,7 +132,11 @@ pub async fn run(
     let connections = app.connections();
     let reload = async {
         match reloading {
-            Some(reloading) => Reloader::new(reloading, config, connections, sinks).run().await,
+            Some(reloading) => {
+                Reloader::new(reloading, config, connections, sinks)
+                    .run()
+                    .await
+            }
             None => std::future::pending().await,
         }
     };

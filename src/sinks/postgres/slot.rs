@@ -169,7 +169,11 @@ impl Slot {
         let due = state.since.map(|since| since + self.linger);
         let is_due = due.is_some_and(|due| due <= now);
         // Rows before new positions, as they came.
-        if state.flush_now || is_due || self.is_full(&state.filling) || (state.assign.is_some() && !state.filling.is_empty()) {
+        if state.flush_now
+            || is_due
+            || self.is_full(&state.filling)
+            || (state.assign.is_some() && !state.filling.is_empty())
+        {
             let chunk = std::mem::replace(&mut state.filling, Chunk::new(self.empty.clone()));
             state.since = None;
             state.flush_now = false;
