@@ -179,7 +179,9 @@ async fn bring_up_schema(
                     told = true;
                 }
             }
-            Err(error @ (StoreError::Refused(_) | StoreError::Fenced)) => return Err(error),
+            Err(error @ (StoreError::Refused(_) | StoreError::Fenced | StoreError::NoSuchJob)) => {
+                return Err(error);
+            }
         }
         tokio::select! {
             () = sleep(SCHEMA_AGAIN) => {}

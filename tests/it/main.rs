@@ -5,6 +5,7 @@ mod api;
 mod broker;
 mod dev;
 mod e2e;
+mod kills;
 mod proxy;
 mod reload;
 mod runbooks;

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Target, remedy, spec};
+use super::target::{Target, remedy, spec};
 
 const KEY_AND_TOTAL: &str = "CREATE TABLE app.t (id text PRIMARY KEY, total numeric)";
 

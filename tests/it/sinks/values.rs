@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::{Target, record, run, spec};
+use super::target::{Target, record, run, spec};
 
 /// What a value becomes in a column of a type: JSON, type, and the column as text (`None` is null).
 const VALUES: &[(&str, &str, Option<&str>)] = &[
