@@ -128,6 +128,7 @@ impl Flusher {
                 return Err(self.blame(&chunk, piece, text).await?);
             }
         }
+        self.slot.recycle(chunk);
         Ok(())
     }
 
