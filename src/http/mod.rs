@@ -30,6 +30,7 @@ mod operations;
 mod problem;
 mod problem_pages;
 mod serve;
+mod skip;
 mod specs;
 mod start_stop;
 mod startup_mode;
@@ -105,6 +106,8 @@ where
         .routes(routes!(start_stop::get_start_plan))
         .routes(routes!(start_stop::start_job))
         .routes(routes!(start_stop::stop_job))
+        .routes(routes!(start_stop::restart_job))
+        .routes(routes!(skip::skip_record))
         .routes(routes!(
             checkpoints::list_checkpoints,
             checkpoints::trigger_checkpoint

@@ -16,6 +16,10 @@ pub enum OperationKind {
     Stop,
     /// Take a checkpoint.
     Checkpoint,
+    /// Step over one record.
+    Skip,
+    /// Stop a job and start it again.
+    Restart,
 }
 
 /// How far an operation has come.

@@ -12,6 +12,7 @@ use super::{
     Service,
     core::JobEntry,
     error::{Result, ServiceError},
+    next_steps::Curl,
     queries::{Accepted, Caller, OperationQuery},
     startup_mode::refuse_future_start,
 };
@@ -96,7 +97,15 @@ impl Service {
                     state.name()
                 ),
             )
-            .job(name));
+            .job(name)
+            .hint(format!(
+                "To stop it and begin there: {}",
+                Curl {
+                    public_url: &core.settings.public_url,
+                    job: name
+                }
+                .restart(Some(&json!(request)))
+            )));
         }
         if active && state == JobState::Running {
             let outcome = already_running();
@@ -145,7 +154,11 @@ impl Service {
             return accepted(name, created, None);
         }
         core.refuse_when_stopping()?;
-        new.supersedes = vec![OperationKind::Start];
+        new.supersedes = vec![
+            OperationKind::Start,
+            OperationKind::Skip,
+            OperationKind::Restart,
+        ];
         // A required stop may be refused, and then the job goes on: only its end writes the desired state.
         let desired = match request.checkpoint {
             StopCheckpoint::Required => None,
@@ -212,7 +225,7 @@ impl Service {
         Ok(accepted)
     }
 
-    fn new_operation(
+    pub(super) fn new_operation(
         &self,
         job: &JobEntry,
         kind: OperationKind,
@@ -224,6 +237,8 @@ impl Service {
             OperationKind::Start => "start",
             OperationKind::Stop => "stop",
             OperationKind::Checkpoint => "checkpoints",
+            OperationKind::Skip => "skip",
+            OperationKind::Restart => "restart",
         };
         let idempotency = caller.idempotency_key.as_ref().map(|key| IdempotencyKey {
             scope: format!("{} POST /jobs/{}/{path}", caller.requested_by, job.name),
@@ -312,7 +327,7 @@ impl Service {
 
 impl super::core::Core {
     /// Nothing new is taken on while the server goes down.
-    fn refuse_when_stopping(&self) -> Result<()> {
+    pub(super) fn refuse_when_stopping(&self) -> Result<()> {
         if self.stopping.is_cancelled() {
             return Err(ServiceError::new(
                 Code::ShuttingDown,
@@ -341,7 +356,7 @@ pub(crate) fn already_running() -> OperationOutcome {
 }
 
 /// `same`: an open operation of this kind does what is asked for, so it is the answer.
-fn accepted(
+pub(super) fn accepted(
     name: &JobName,
     created: CreateOperation,
     same: Option<OperationKind>,

@@ -6,6 +6,7 @@ mod checkpoint;
 mod job;
 mod offsets;
 mod plan;
+mod skip;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use job::{
@@ -17,3 +18,4 @@ pub use offsets::{
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};
+pub use skip::{RestartReport, SkipReport, SkippedRecord};

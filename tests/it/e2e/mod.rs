@@ -13,6 +13,7 @@ mod librdkafka;
 mod many_partitions;
 mod parallelism;
 mod postgres;
+mod restart;
 mod shutdown;
 mod startup_mode_changes;
 mod startup_modes;

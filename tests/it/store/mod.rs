@@ -222,5 +222,6 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        operation: None,
     }
 }
