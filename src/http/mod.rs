@@ -33,6 +33,7 @@ mod problem;
 mod problem_pages;
 mod reset_offsets;
 mod serve;
+mod skip;
 mod specs;
 mod start_stop;
 mod startup_mode;
@@ -108,6 +109,8 @@ where
         .routes(routes!(start_stop::get_start_plan))
         .routes(routes!(start_stop::start_job))
         .routes(routes!(start_stop::stop_job))
+        .routes(routes!(start_stop::restart_job))
+        .routes(routes!(skip::skip_record))
         .routes(routes!(
             checkpoints::list_checkpoints,
             checkpoints::trigger_checkpoint

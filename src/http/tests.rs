@@ -442,6 +442,8 @@ fn the_operations_have_the_names_that_users_know() {
         "getStartPlan",
         "startJob",
         "stopJob",
+        "restartJob",
+        "skipRecord",
         "triggerCheckpoint",
         "listCheckpoints",
         "getCheckpoint",

@@ -8,6 +8,7 @@ mod job;
 mod offsets;
 mod plan;
 mod reset;
+mod skip;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
@@ -21,3 +22,4 @@ pub use offsets::{
 };
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
+pub use skip::{RestartReport, SkipReport, SkippedRecord};

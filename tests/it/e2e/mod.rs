@@ -15,6 +15,7 @@ mod many_partitions;
 mod outages;
 mod parallelism;
 mod postgres;
+mod restart;
 mod shutdown;
 mod startup_mode_changes;
 mod startup_modes;

@@ -223,5 +223,6 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        operation: None,
     }
 }
