@@ -7,7 +7,7 @@ use handover::{
         ids::{OperationId, PlanId},
         job_state::{DesiredState, JobState},
         operation::{OperationKind, OperationStatus},
-        resolver::{PlanTotals, ResolvedStart, StartBasis},
+        resolver::{PlanTotals, PlannedSink, ResolvedStart, StartBasis},
         start::{PendingStart, StartFrom, StartRequest},
     },
     store::{
@@ -77,6 +77,7 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             checkpoint: None,
             set_aside: None,
             partitions: Vec::new(),
+            sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),
