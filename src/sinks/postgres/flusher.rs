@@ -15,10 +15,11 @@ use super::{
     chunk::Chunk,
     errors::{Trouble, mismatch},
     ledger::{Claim, Found, Step},
-    session::{close, send, within_deadline},
+    session::{COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline},
     slot::{Slot, Work},
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::error::SinkError,
     model::{Code, TopicPartition, resolver::SinkPosition},
 };
@@ -127,6 +128,7 @@ impl Flusher {
                 return Err(self.blame(&chunk, piece, text).await?);
             }
         }
+        self.slot.recycle(chunk);
         Ok(())
     }
 
@@ -188,13 +190,10 @@ impl Flusher {
         let mut connection = self.take_connection().await?;
         let target = Arc::clone(&self.target);
         let claim = self.claim;
-        let outcome = within_deadline(async {
-            let found = target.ledger.begin(&mut connection, claim, steps).await?;
-            match found {
-                Found::After if *in_doubt => {
-                    rollback(&mut connection).await?;
-                    return Ok(());
-                }
+        let outcome = async {
+            let locked = target.ledger.begin(&mut connection, claim, steps);
+            match answered_within(LOCKS_WITHIN, locked).await? {
+                Found::After if *in_doubt => return rollback(&mut connection).await,
                 Found::After => {
                     return Err(mismatch(
                         "the target's progress is ahead of this job by just what it was about to write",
@@ -202,14 +201,14 @@ impl Flusher {
                 }
                 Found::Before => *in_doubt = false,
             }
-            target.write(&mut connection, chunk, rows).await?;
+            within_deadline(target.write(&mut connection, chunk, rows)).await?;
+            CrashPoint::BeforeSinkCommitted.reached();
             *in_doubt = true;
-            let committed = send(&mut connection, "COMMIT".to_owned()).await;
-            // A constraint that is checked at the end speaks here.
-            committed.map_err(|error| target.trouble_of_rows(&error))?;
+            answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await?;
+            CrashPoint::SinkCommitted.reached();
             *in_doubt = false;
             Ok(())
-        })
+        }
         .await;
         self.give_back(connection, &outcome).await;
         outcome
@@ -270,9 +269,7 @@ impl Flusher {
         let outcome = within_deadline(async {
             target.ledger.begin(&mut connection, claim, &[]).await?;
             target.write(&mut connection, chunk, rows).await?;
-            // What is checked at the end otherwise.
-            let checked = send(&mut connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
-            checked.map_err(|error| target.trouble_of_rows(&error))?;
+            target.check_constraints(&mut connection).await?;
             rollback(&mut connection).await
         })
         .await;
@@ -285,7 +282,9 @@ impl Flusher {
     async fn give_back(&mut self, mut connection: PgConnection, outcome: &Result<(), Trouble>) {
         let is_usable = match outcome {
             Ok(()) => true,
-            Err(Trouble::Rows(_)) => within_deadline(rollback(&mut connection)).await.is_ok(),
+            Err(Trouble::Rows(_)) => answered_within(LOCKS_WITHIN, rollback(&mut connection))
+                .await
+                .is_ok(),
             Err(Trouble::Away(_) | Trouble::Refused(_)) => false,
         };
         if is_usable {

@@ -42,7 +42,7 @@ use self::{
     flusher::Flusher,
     ledger::{Claim, Ledger},
     mapping::{RowEncoder, RowsSlice},
-    session::{close, identifier, within_deadline},
+    session::{close, identifier, send, within_deadline},
     slot::Slot,
     writer::PostgresWriter,
 };
@@ -118,6 +118,11 @@ impl Sink for PostgresSink {
         };
         let columns = within_deadline(async {
             let mut connection = self.database.connect().await?;
+            // Asked again at each start: a table that became unlogged since the spec was checked would lose rows, not progress.
+            let faults = table_faults(&mut connection, &self.spec).await?;
+            if let Some(fault) = faults.first() {
+                return Err(Trouble::Refused(SinkError::refused(fault.to_string())));
+            }
             let columns = catalogue::read_columns(&mut connection, &self.spec.table).await;
             let columns = columns
                 .map_err(|error| Trouble::of_statement("read the table's columns", &error))?;
@@ -180,9 +185,7 @@ pub(super) async fn check(
 ) -> Result<Vec<FieldError>, SinkError> {
     let checked = within_deadline(async {
         let mut connection = database.connect().await?;
-        let mut faults = catalogue::check(&mut connection, spec)
-            .await
-            .map_err(|error| Trouble::of_statement("read the catalogue", &error))?;
+        let mut faults = table_faults(&mut connection, spec).await?;
         if let Some(remedy) = ledger::missing(&mut connection, database.role()).await? {
             faults.push(FieldError::new(
                 "/sink/connection",
@@ -197,6 +200,15 @@ pub(super) async fn check(
         Ok(faults)
     });
     checked.await.map_err(Trouble::into_error)
+}
+
+async fn table_faults(
+    connection: &mut PgConnection,
+    spec: &PostgresSinkSpec,
+) -> Result<Vec<FieldError>, Trouble> {
+    catalogue::check(connection, spec)
+        .await
+        .map_err(|error| Trouble::of_statement("read the catalogue", &error))
 }
 
 /// What a flusher needs to know of where its rows go.
@@ -256,6 +268,22 @@ impl Target {
             run(connection, &self.upsert, rows).await?;
         }
         Ok(())
+    }
+
+    /// Commits. A constraint that is checked at the end speaks here.
+    async fn commit(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
+        let committed = send(connection, "COMMIT".to_owned()).await;
+        committed
+            .map(drop)
+            .map_err(|error| self.trouble_of_rows(&error))
+    }
+
+    /// Checks what would be checked at the end only.
+    async fn check_constraints(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
+        let checked = send(connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
+        checked
+            .map(drop)
+            .map_err(|error| self.trouble_of_rows(&error))
     }
 
     fn trouble_of_rows(&self, error: &sqlx::Error) -> Trouble {

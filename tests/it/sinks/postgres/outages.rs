@@ -1,5 +1,7 @@
 //! Connections that break, and commits whose answer nobody heard.
 
+use fault_proxy::{CommitFault, Protocol, Proxy};
+
 use super::*;
 use crate::support::Cluster;
 
@@ -212,5 +214,74 @@ async fn a_deadlock_is_tried_again() {
             .await,
         ["1z", "2z"]
     );
+    writer.close().await;
+}
+
+/// The target's address, and its URL with another one in it.
+fn through(url: &str, address: &str) -> (String, String) {
+    let (front, rest) = url.split_once('@').unwrap();
+    let (place, database) = rest.split_once('/').unwrap();
+    (place.to_owned(), format!("{front}@{address}/{database}"))
+}
+
+/// A checkpoint as the engine takes it: a target that is away fails it, and the next one covers it.
+async fn prepare(writer: &mut Box<dyn SinkWriter>, upto: &[(i32, i64)]) {
+    let end = std::time::Instant::now() + DEADLINE;
+    while let Err(error) = writer.prepare(CheckpointId(2), &positions(upto)).await {
+        assert_eq!(error.class, ErrorClass::Infrastructure, "{error}");
+        assert!(std::time::Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_row_counts_once_however_often_a_commit_is_cut() {
+    const CUTS: i64 = 200;
+    let world = World::new().await;
+    let (place, _) = through(&world.database.url(), "");
+    let proxy = Proxy::start(&place, Protocol::Postgres).unwrap();
+    let (_, url) = through(&world.database.url(), &proxy.address().to_string());
+    let sink = world.sink_by(&url, world.owner(new_job()), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1), (1, 0, 1)]).await;
+    for cut in 0..CUTS {
+        let fault = if cut % 2 == 0 {
+            CommitFault::AnswerDropped
+        } else {
+            CommitFault::BeforeServer
+        };
+        // Every tenth time twice: the attempt after it is cut too.
+        proxy.arm_touching("COPY", fault, if cut % 10 == 0 { 2 } else { 1 });
+        let mut both = records(0, cut * 3..cut * 3 + 3);
+        both.extend(records(1, cut..cut + 1));
+        writer.write(&batch(both)).await.unwrap();
+        prepare(&mut writer, &[(0, cut * 3 + 3), (1, cut + 1)]).await;
+    }
+    let effective = proxy.effective();
+    assert!(
+        effective.answer_dropped >= 100 && effective.before_server >= 100,
+        "{effective:?}"
+    );
+    assert_eq!(world.offsets(0).await, (0..CUTS * 3).collect::<Vec<_>>());
+    assert_eq!(world.offsets(1).await, (0..CUTS).collect::<Vec<_>>());
+    assert_eq!(
+        sink.progress().await.unwrap(),
+        progress(&[(0, CUTS * 3, 1), (1, CUTS, 1)])
+    );
+    writer.close().await;
+}
+
+#[tokio::test]
+async fn a_cable_that_is_cut_in_one_direction_is_noticed_and_the_commit_settled() {
+    let world = World::new().await;
+    let (place, _) = through(&world.database.url(), "");
+    let proxy = Proxy::start(&place, Protocol::Postgres).unwrap();
+    let (_, url) = through(&world.database.url(), &proxy.address().to_string());
+    let sink = world.sink_by(&url, world.owner(new_job()), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1)]).await;
+    proxy.arm_touching("COPY", CommitFault::AnswerSwallowed, 1);
+    writer.write(&batch(records(0, 0..3))).await.unwrap();
+    prepare(&mut writer, &[(0, 3)]).await;
+    assert_eq!(proxy.effective().answer_swallowed, 1);
+    assert_eq!(world.offsets(0).await, [0, 1, 2]);
     writer.close().await;
 }
