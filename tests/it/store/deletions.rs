@@ -7,7 +7,7 @@ use handover::{
         ids::{OperationId, PlanId},
         job_state::{DesiredState, JobState},
         operation::{OperationKind, OperationStatus},
-        resolver::{PlanTotals, ResolvedStart, StartBasis},
+        resolver::{PlanTotals, PlannedSink, ResolvedStart, StartBasis},
         start::{PendingStart, StartFrom, StartRequest},
     },
     store::{
@@ -78,6 +78,7 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             set_aside: None,
             partitions: Vec::new(),
             totals: PlanTotals::default(),
+            sink: PlannedSink::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),
             summary: String::new(),
