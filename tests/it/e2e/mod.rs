@@ -23,6 +23,7 @@ mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod warehouse;
 mod watch;
 
 use std::collections::BTreeMap;
