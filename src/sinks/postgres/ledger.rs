@@ -28,6 +28,8 @@ use crate::{
 
 /// SQLSTATE of a lock that was not available in time.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// SQLSTATE of a missing permission.
+const NOT_ALLOWED: &str = "42501";
 
 /// A partition's step in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,12 +84,21 @@ impl Ledger {
     pub(super) async fn progress(
         &self,
         connection: &mut PgConnection,
+        role: &str,
     ) -> Result<SinkProgress, Trouble> {
+        let doing = "read the sink's progress";
         let rows = send(connection, self.select_progress()).await;
         match rows {
             Ok(rows) => Ok(progress_of(&rows)?),
             Err(error) if is_missing(&error) => Ok(SinkProgress::new()),
-            Err(error) => Err(Trouble::of_statement("read the sink's progress", &error)),
+            Err(error) if sqlstate(&error).as_deref() == Some(NOT_ALLOWED) => {
+                let remedy = missing(connection, role).await?;
+                Err(remedy.map_or_else(
+                    || Trouble::of_statement(doing, &error),
+                    |remedy| cannot_keep(role, &remedy),
+                ))
+            }
+            Err(error) => Err(Trouble::of_statement(doing, &error)),
         }
     }
 
@@ -547,15 +558,19 @@ pub(super) async fn missing(
     Ok(standing.remedy(role))
 }
 
+fn cannot_keep(role: &str, remedy: &str) -> Trouble {
+    Trouble::Refused(SinkError::refused(format!(
+        "the role {role} cannot keep the job's progress in the target database; as its owner run: {remedy}"
+    )))
+}
+
 /// Makes the schema and its tables where they are missing.
 pub(super) async fn bring_up(connection: &mut PgConnection, role: &str) -> Result<(), Trouble> {
     let doing = "make the schema handover";
     let failed = |error: &sqlx::Error| Trouble::of_statement(doing, error);
     let standing = Standing::read(connection).await.map_err(|e| failed(&e))?;
     if let Some(remedy) = standing.remedy(role) {
-        return Err(Trouble::Refused(SinkError::refused(format!(
-            "the role {role} cannot keep the job's progress in the target database; as its owner run: {remedy}"
-        ))));
+        return Err(cannot_keep(role, &remedy));
     }
     if standing.to_create().is_empty() {
         return Ok(());

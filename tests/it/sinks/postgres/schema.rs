@@ -65,6 +65,19 @@ async fn a_role_that_may_not_create_is_told_what_an_owner_has_to_run() {
         .await
         .unwrap();
     assert_eq!(world.rows().await, 2);
+    // Each right that is taken away is asked for, and no more.
+    for right in [
+        "USAGE ON SCHEMA handover",
+        "SELECT, INSERT, UPDATE, DELETE ON handover.sink_progress",
+    ] {
+        world
+            .run(&format!("REVOKE {right} FROM {}", clerk.name))
+            .await;
+        let error = sink.progress().await.unwrap_err();
+        let grant = format!("run: GRANT {right} TO \"{}\";", clerk.name);
+        assert!(error.detail.ends_with(&grant), "{error}");
+        world.run(&format!("GRANT {right} TO {}", clerk.name)).await;
+    }
     // Taken away while it runs.
     world
         .run(&format!("REVOKE INSERT ON orders FROM {}", clerk.name))
