@@ -631,6 +631,8 @@ mod tests {
         let checkpoint = |position| RestorableState {
             id: CheckpointId(7),
             positions: BTreeMap::from([(orders(0), position)]),
+            sink_identity: "log:stdout".to_owned(),
+            newest_output: None,
         };
         let all = json!({"to": {"mode": "checkpoint"}});
         let held = checkpoint(position("now", Some(offset(77))));

@@ -168,7 +168,10 @@ fn refused(faults: &[ResetFault]) -> ServiceError {
     };
     let error = ServiceError::new(code, detail)
         .errors(faults.iter().map(|fault| fault.error.clone()).collect());
-    if code == Code::OffsetOutOfRange {
+    if faults
+        .iter()
+        .all(|fault| fault.code == Code::OffsetOutOfRange)
+    {
         return error.hint(
             "Choose another position, or send \"clamp\": true to take the nearest end of the log.",
         );

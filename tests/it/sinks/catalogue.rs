@@ -448,3 +448,29 @@ async fn rights_on_the_columns_that_are_used_are_enough() {
     assert_eq!(target.lines("SELECT t::text FROM app.t").await, ["(k,2,)"]);
     target.finish().await;
 }
+
+#[tokio::test]
+async fn the_examples_of_the_documentation_fit_their_tables() {
+    let mut target = Target::create().await;
+    let page = include_str!("../../../docs/sinks/postgres.md");
+    let (_, examples) = page.split_once("## Examples").unwrap();
+    let blocks: Vec<&str> = examples.split("```").skip(1).step_by(2).collect();
+    assert!(blocks.len() >= 6, "{blocks:?}");
+    for pair in blocks.chunks(2) {
+        let [sink, table] = pair else {
+            panic!("{pair:?}");
+        };
+        let sink: Value = serde_json::from_str(sink.strip_prefix("json").unwrap()).unwrap();
+        target.run(table.strip_prefix("sql").unwrap()).await;
+        let write = sink.get("write").unwrap_or(&Value::Null);
+        let spec = spec(sink["table"].as_str().unwrap(), &sink["mapping"], write);
+        let grants = target.mend(&spec).await;
+        assert!(
+            grants
+                .iter()
+                .all(|statement| statement.starts_with("GRANT")),
+            "{grants:?}"
+        );
+    }
+    target.finish().await;
+}

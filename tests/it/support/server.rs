@@ -68,6 +68,16 @@ impl TestServer {
 
     /// A server with a database that belongs to the test.
     pub(crate) fn start_with(kafka: &Kafka, database_url: &str, output: Output) -> Self {
+        Self::start_configured(kafka, database_url, output, "")
+    }
+
+    /// A server with more in its configuration file: whole sections.
+    pub(crate) fn start_configured(
+        kafka: &Kafka,
+        database_url: &str,
+        output: Output,
+        more: &str,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
         let config = folder.path().join("handover.toml");
@@ -87,6 +97,7 @@ filter = "info"
 [connections.main]
 type = "kafka"
 bootstrap_servers = "{}"
+{more}
 "#,
             unique("server"),
             folder.path().display(),

@@ -5,6 +5,7 @@
     reason = "tests look at the target behind the sink's back, from tasks of their own"
 )]
 
+mod commit_cuts;
 mod fences;
 mod outages;
 mod rejections;
