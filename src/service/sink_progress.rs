@@ -66,7 +66,7 @@ pub(crate) async fn ask(sink: &dyn Sink) -> Answer {
     }
 }
 
-fn no_answer(error: &SinkError) -> NoAnswer {
+pub(crate) fn no_answer(error: &SinkError) -> NoAnswer {
     NoAnswer {
         status: match error.class {
             ErrorClass::Infrastructure => SourceStatus::Unreachable,

@@ -3,11 +3,14 @@
 //! Unknown is `null`, never 0, and each sum says how many partitions it could not include.
 
 mod checkpoint;
+mod deletion;
 mod job;
 mod offsets;
 mod plan;
+mod reset;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
+pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
     Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
     SpecApplied, StartupModeView,
@@ -16,4 +19,5 @@ pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
-pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};
+pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
+pub use reset::{PartitionRef, ResetPartition, ResetReport};

@@ -7,6 +7,7 @@ mod bad_record;
 mod broker;
 mod changed_topics;
 mod group;
+mod group_reset;
 mod kills;
 mod landing;
 mod librdkafka;
