@@ -29,6 +29,7 @@ mod openapi;
 mod operations;
 mod problem;
 mod problem_pages;
+mod records;
 mod serve;
 mod skip;
 mod specs;
@@ -108,6 +109,7 @@ where
         .routes(routes!(start_stop::stop_job))
         .routes(routes!(start_stop::restart_job))
         .routes(routes!(skip::skip_record))
+        .routes(routes!(records::look_at_records))
         .routes(routes!(
             checkpoints::list_checkpoints,
             checkpoints::trigger_checkpoint

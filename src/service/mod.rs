@@ -13,6 +13,7 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod records;
 mod restart;
 mod skip;
 mod specs;
@@ -31,7 +32,7 @@ pub use self::{
     queries::{
         Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
         OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, SpecPrecondition,
+        ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
 use self::{core::Core, lease_keeper::InstanceLock};
@@ -42,8 +43,8 @@ use crate::model::{
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        CheckpointList, CheckpointView, JobList, JobView, OffsetsView, OperationList, SkipReport,
-        SpecApplied, StartPlanView, StartupModeView,
+        CheckpointList, CheckpointView, JobList, JobView, OffsetsView, OperationList, RecordsView,
+        SkipReport, SpecApplied, StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -322,6 +323,20 @@ impl Service {
     /// `job-not-found`; `store-unreachable` for a job that was never read.
     pub async fn offsets(&self, job: &JobName, query: &OffsetsQuery) -> Result<OffsetsView> {
         self.show_offsets(job, query).await
+    }
+
+    /// Shows records at an offset, and notes in the history who looked.
+    ///
+    /// # Errors
+    /// `record-not-found` with the next existing offset, `offset-out-of-range`, `unknown-topic`, `job-not-found`,
+    /// `kafka-unreachable`, `kafka-timeout`, `store-unreachable`.
+    pub async fn records(
+        &self,
+        job: &JobName,
+        query: &RecordsQuery,
+        caller: &Caller,
+    ) -> Result<RecordsView> {
+        self.look_at_records(job, query, caller).await
     }
 
     /// Shows an operation.

@@ -6,6 +6,7 @@ mod checkpoint;
 mod job;
 mod offsets;
 mod plan;
+mod records;
 mod skip;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
@@ -18,4 +19,5 @@ pub use offsets::{
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};
+pub use records::{RecordView, RecordsView};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};
