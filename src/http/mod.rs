@@ -31,6 +31,7 @@ mod openapi;
 mod operations;
 mod problem;
 mod problem_pages;
+mod records;
 mod reset_offsets;
 mod serve;
 mod skip;
@@ -111,6 +112,7 @@ where
         .routes(routes!(start_stop::stop_job))
         .routes(routes!(start_stop::restart_job))
         .routes(routes!(skip::skip_record))
+        .routes(routes!(records::look_at_records))
         .routes(routes!(
             checkpoints::list_checkpoints,
             checkpoints::trigger_checkpoint

@@ -444,6 +444,7 @@ fn the_operations_have_the_names_that_users_know() {
         "stopJob",
         "restartJob",
         "skipRecord",
+        "lookAtRecords",
         "triggerCheckpoint",
         "listCheckpoints",
         "getCheckpoint",

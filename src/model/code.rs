@@ -64,6 +64,7 @@ codes! {
     JobNotFound = "job-not-found", 404, "There is no job of this name", "List the jobs: GET /api/v1/jobs.";
     CheckpointNotFound = "checkpoint-not-found", 404, "The job has no such checkpoint", "List them: GET /api/v1/jobs/{job}/checkpoints.";
     OperationNotFound = "operation-not-found", 404, "There is no such operation", "List them: GET /api/v1/operations?job={job}. Operations are kept for 30 days.";
+    RecordNotFound = "record-not-found", 404, "There is no record at this offset", "A transaction's marker, or compacted away: the answer names the next record if there is one.";
     MethodNotAllowed = "method-not-allowed", 405, "The path does not take this method", "The Allow header names the methods.";
     NotAcceptable = "not-acceptable", 406, "The resource has no such representation", "Accept application/json.";
     RequestTimeout = "request-timeout", 408, "The body did not arrive in time", "Send the whole body within 30 seconds.";

@@ -14,6 +14,7 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod records;
 mod reset_offsets;
 mod restart;
 mod sink_progress;
@@ -35,7 +36,7 @@ pub use self::{
     queries::{
         Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
         OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, SpecPrecondition,
+        ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
 use self::{core::Core, lease_keeper::InstanceLock};
@@ -49,7 +50,7 @@ use crate::model::{
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
         CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
-        ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
+        RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -381,6 +382,20 @@ impl Service {
     /// `job-not-found`; `store-unreachable` for a job that was never read.
     pub async fn offsets(&self, job: &JobName, query: &OffsetsQuery) -> Result<OffsetsView> {
         self.show_offsets(job, query).await
+    }
+
+    /// Shows records at an offset, and notes in the history who looked.
+    ///
+    /// # Errors
+    /// `record-not-found` with the next existing offset, `offset-out-of-range`, `unknown-topic`, `job-not-found`,
+    /// `kafka-unreachable`, `kafka-timeout`, `store-unreachable`.
+    pub async fn records(
+        &self,
+        job: &JobName,
+        query: &RecordsQuery,
+        caller: &Caller,
+    ) -> Result<RecordsView> {
+        self.look_at_records(job, query, caller).await
     }
 
     /// Shows an operation.

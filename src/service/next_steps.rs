@@ -331,7 +331,13 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
             "{}/{} at offset {}",
             record.topic, record.partition, record.offset
         );
-        steps[0].why = format!("look at where it stands: the record is {place}");
+        steps[0] = step(
+            format!("look at the record: {place}"),
+            curl.get(&format!(
+                "/records?topic={}&partition={}&offset={}&as=text",
+                record.topic, record.partition, record.offset
+            )),
+        );
         steps.push(step(
             "once the cause is mended, try the same record again",
             curl.start(None),
@@ -629,9 +635,9 @@ mod tests {
                     |_| {},
                     "failed and needs a decision: cannot decode orders/3@90412: no JSON",
                     &[
-                        "/start-plan'",
+                        "/records?topic=orders&partition=3&offset=90412&as=text'",
                         "/start?wait=30s'",
-                        r#"/skip?wait=60s' -d '{"offset":90412,"partition":3,"topic":"orders"}'"#,
+                        r#"/skip?wait=60s' -d '{"topic":"orders","partition":3,"offset":90412}'"#,
                     ],
                 )
             },

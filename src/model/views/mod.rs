@@ -7,6 +7,7 @@ mod deletion;
 mod job;
 mod offsets;
 mod plan;
+mod records;
 mod reset;
 mod skip;
 
@@ -21,5 +22,6 @@ pub use offsets::{
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
+pub use records::{RecordView, RecordsView};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};

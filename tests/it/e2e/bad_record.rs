@@ -85,6 +85,11 @@ fn a_record_that_is_no_json_is_named_stood_at_and_skipped() {
     let lines = scene.job.view()["next"].to_string();
     assert!(lines.contains("/skip?wait=60s"), "{lines}");
 
+    let record = format!("/records?topic={}&partition=0&offset=7&as=text", scene.name);
+    assert!(lines.contains(&record), "{lines}");
+    let look = scene.job.api.get(&scene.job.at(&record));
+    assert_eq!(look["items"][0]["value"], "{not json", "{look:#}");
+
     let done = scene.job.operate("/skip", &skip(&scene, 7));
     assert_eq!(done["changed"], true, "{done:#}");
     assert_eq!(done["result"]["record"]["value_bytes"], 9, "{done:#}");

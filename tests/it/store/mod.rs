@@ -16,6 +16,7 @@ mod outages;
 mod plans;
 mod retention;
 mod schema;
+mod skips;
 
 use std::{collections::BTreeMap, time::Duration};
 
