@@ -167,7 +167,7 @@ fn secrets_are_fetched_and_never_shown() {
         config.store.url.expose(),
         "postgres://u:hush-url@localhost/d"
     );
-    let main = &config.connections["main"];
+    let main = config.connections["main"].kafka().unwrap();
     assert_eq!(main.bootstrap_servers, "a:1,b:2");
     assert_eq!(main.properties["sasl.password"].expose(), "hush-file");
     assert_eq!(main.properties["socket.timeout.ms"].expose(), "5000");

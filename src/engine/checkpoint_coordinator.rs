@@ -338,9 +338,9 @@ impl CheckpointCoordinator {
 /// kept longer than what the interval brings.
 fn precedence(kind: CheckpointKind) -> u8 {
     match kind {
-        CheckpointKind::Start | CheckpointKind::Periodic => 0,
+        CheckpointKind::Start | CheckpointKind::Skip | CheckpointKind::Periodic => 0,
         CheckpointKind::Manual => 1,
-        CheckpointKind::Stop => 2,
+        CheckpointKind::Stop | CheckpointKind::Failure => 2,
     }
 }
 

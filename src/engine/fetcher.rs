@@ -95,7 +95,9 @@ impl Fetcher {
     /// What is admitted must be written next, and advanced over: the next batch is measured against it.
     ///
     /// # Errors
-    /// The first record that is not what the format says.
+    /// The first record that is not what the format says. The batch then ends before it: what is left of it must be written
+    /// and advanced over all the same, which brings the record's partition to exactly this record. No batch may be admitted
+    /// after that.
     pub(super) fn admit(&mut self, batch: &mut RecordBatch) -> Result<(), JobError> {
         for index in 0..batch.runs().len() {
             let records = self.narrow(batch, &batch.runs()[index]);
@@ -108,8 +110,11 @@ impl Fetcher {
                 tracing::debug!(kafka.topic = %run.partition.topic, kafka.partition = run.partition.partition, dropped, "dropped redelivered records");
                 run.records = records;
             }
-            if !self.schema.accepts_everything() {
-                self.check_values(batch, &batch.runs()[index])?;
+            if !self.schema.accepts_everything()
+                && let Some((bad, error)) = self.first_bad(batch, &batch.runs()[index])
+            {
+                end_before(batch, index, bad);
+                return Err(error);
             }
         }
         Ok(())
@@ -133,16 +138,17 @@ impl Fetcher {
         records
     }
 
-    fn check_values(&self, batch: &RecordBatch, run: &BatchRun) -> Result<(), JobError> {
-        for record in batch.records_of(run) {
-            if let Err(detail) = self.schema.check(&record) {
-                return Err(JobError::Decode {
-                    record: Box::new(failed_record(run, &record)),
-                    detail,
-                });
-            }
-        }
-        Ok(())
+    /// The index of a run's first record that is not what the format says, and the failure that names it.
+    fn first_bad(&self, batch: &RecordBatch, run: &BatchRun) -> Option<(usize, JobError)> {
+        run.records.clone().find_map(|index| {
+            let record = batch.record(index);
+            let detail = self.schema.check(&record).err()?;
+            let error = JobError::Decode {
+                record: Box::new(failed_record(run, &record)),
+                detail,
+            };
+            Some((index, error))
+        })
     }
 
     /// Moves the positions over a batch that the sink has taken.
@@ -175,6 +181,21 @@ impl Fetcher {
             .iter()
             .map(|(partition, state)| (partition.clone(), state.position))
             .collect()
+    }
+}
+
+/// Ends a batch before a record. The run's partition advances to the record itself, over whatever lies between it and the
+/// record before (compacted offsets, transaction markers): its position names the record. Later runs do not count.
+fn end_before(batch: &mut RecordBatch, run: usize, record: usize) {
+    let offset = Offset::new(batch.record(record).record_offset);
+    let runs = &mut batch.runs_mut()[run..];
+    for later in runs.iter_mut() {
+        later.records.end = later.records.start;
+        later.advance_to = None;
+    }
+    if let Some(ended) = runs.first_mut() {
+        ended.records.end = record;
+        ended.advance_to = offset;
     }
 }
 
@@ -309,17 +330,43 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_record_is_named() {
-        let (mut fetcher, _) = fetcher(Format::Json, 0);
-        let error = fetcher
-            .admit(&mut batch(vec![(0, b"{}"), (1, b"nope")], None))
-            .unwrap_err();
+    fn a_bad_record_is_named_and_the_position_stands_at_it() {
+        let (mut fetcher, live) = fetcher(Format::Json, 0);
+        let other = Arc::new(TopicPartition::new("orders", 1));
+        let other_live = LivePosition::at(offset(3));
+        fetcher.register(&((*other).clone(), offset(3)), Arc::clone(&other_live));
+        let run = |partition: &Arc<TopicPartition>, records, advance_to| BatchRun {
+            partition: Arc::clone(partition),
+            records,
+            advance_to: Some(offset(advance_to)),
+        };
+        let orders = Arc::new(TopicPartition::new("orders", 0));
+        // Offset 1 is a marker; the partition's end was reached, and another partition follows.
+        let records = vec![(0, &b"{}"[..]), (2, b"nope"), (4, b"{}"), (3, b"{}")];
+        let runs = vec![run(&orders, 0..3, 7), run(&other, 3..4, 9)];
+        let mut batch = RecordBatch::new(runs, Box::new(Records(records)));
+        let error = fetcher.admit(&mut batch).unwrap_err();
         assert!(
             error
                 .to_string()
-                .starts_with("cannot decode orders/0@1: the value is no JSON"),
+                .starts_with("cannot decode orders/0@2: the value is no JSON"),
             "{error}"
         );
+        assert_eq!(batch.len(), 1);
+        fetcher.advance(&batch);
+        assert_eq!(live.get(), Some(offset(2)));
+        assert_eq!(other_live.get(), Some(offset(3)), "it was not reached");
+        assert_eq!(fetcher.counters.records.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_bad_record_at_the_beginning_moves_the_position_to_it() {
+        let (mut fetcher, live) = fetcher(Format::Json, 5);
+        let mut batch = batch(vec![(4, b"{}"), (8, b"nope")], Some(9));
+        fetcher.admit(&mut batch).unwrap_err();
+        assert!(batch.is_empty());
+        fetcher.advance(&batch);
+        assert_eq!(live.get(), Some(offset(8)));
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct StopOutcome {
     pub will_replay: Option<i64>,
     /// Threads that had not ended within their deadline: of consumers, and of a commit to the group that nobody answered.
     pub leaked_threads: usize,
+    /// What the run would have failed with, had it not been stopped at that moment: a record that cannot be processed.
+    pub blocked: Option<JobError>,
 }
 
 /// Why a required stop did not take place.

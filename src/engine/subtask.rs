@@ -27,9 +27,12 @@ use super::{
     fetcher::{Counters, Fetcher, LivePosition},
     ports::{Sink, SinkWriter},
 };
-use crate::model::{
-    ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
-    topic::TopicPartition,
+use crate::{
+    crash_point::CrashPoint,
+    model::{
+        ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
+        topic::TopicPartition,
+    },
 };
 
 /// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
@@ -42,6 +45,8 @@ pub(super) struct Barrier {
     pub id: CheckpointId,
     /// When it was sent.
     pub sent_at: Instant,
+    /// Until when a sink that is away is tried again: there is no later attempt that could cover this one.
+    pub insist_until: Option<Instant>,
 }
 
 /// Whether a subtask may take batches.
@@ -88,6 +93,9 @@ pub(super) enum SubtaskEvent {
         /// What the sink said.
         detail: String,
     },
+    /// A record cannot be processed. Everything before it was given to the sink; the subtask takes no more batches, and
+    /// still answers barriers.
+    Blocked(JobError),
 }
 
 /// A subtask's part of a checkpoint.
@@ -221,6 +229,8 @@ pub(super) struct SubtaskTask {
     pub view: Arc<SubtaskView>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// Whether it stands at a record that cannot be processed.
+    pub blocked: bool,
 }
 
 /// What the loop does next.
@@ -243,7 +253,10 @@ impl SubtaskTask {
         };
         let begin = std::mem::take(&mut self.begin);
         let outcome = match self.assign(writer.as_mut(), &begin).await {
-            Ok(true) => self.run_loop(writer.as_mut()).await,
+            Ok(true) => {
+                CrashPoint::SinkAssigned.reached();
+                self.run_loop(writer.as_mut()).await
+            }
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
@@ -356,7 +369,7 @@ impl SubtaskTask {
     /// Waits for whatever comes first; the order says what wins when several are there.
     async fn next(&mut self) -> Next {
         let channels = &mut self.channels;
-        let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let open = *channels.intake.borrow_and_update() == Intake::Open && !self.blocked;
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
@@ -378,7 +391,7 @@ impl SubtaskTask {
         mut batch: RecordBatch,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
-        self.fetcher.admit(&mut batch)?;
+        let admitted = self.fetcher.admit(&mut batch);
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
             let written = self.write(writer, &batch).await?;
@@ -386,10 +399,20 @@ impl SubtaskTask {
                 self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
             }
+            CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
         self.fetcher.advance(&batch);
         self.view.enter(Activity::Idle);
+        if let Err(error) = admitted {
+            self.blocked = true;
+            // The job task is gone when nobody takes it; then this subtask is cancelled too.
+            let _unheard = self
+                .channels
+                .events
+                .send(SubtaskEvent::Blocked(error))
+                .await;
+        }
         // The hand-over does not take part in the runtime's budget, so a fast topic would never let go of its worker.
         tokio::task::yield_now().await;
         Ok(())
@@ -431,11 +454,14 @@ impl SubtaskTask {
         let served_at = Instant::now();
         self.view.enter(Activity::SinkFlush);
         let positions = self.fetcher.snapshot();
-        let outcome = tokio::select! {
-            biased;
-            () = self.channels.cancel.cancelled() => return Ok(()),
-            outcome = writer.prepare(barrier.id, &positions) => outcome,
+        CrashPoint::BeforeSinkPrepared.reached();
+        let Some(outcome) = self.insist(writer, barrier, &positions).await? else {
+            return Ok(());
         };
+        if outcome.is_ok() {
+            CrashPoint::SinkPrepared.reached();
+        }
+        self.view.set_sink_problem(None);
         self.view.enter(Activity::Idle);
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
@@ -446,24 +472,54 @@ impl SubtaskTask {
                 flush: served_at.elapsed(),
                 has_output: std::mem::take(&mut self.has_output),
             }),
-            Err(SinkError {
-                class: ErrorClass::Infrastructure,
-                detail,
-                ..
-            }) => SubtaskEvent::PrepareFailed {
+            Err(detail) => SubtaskEvent::PrepareFailed {
                 id: barrier.id,
                 subtask: self.subtask,
                 detail,
             },
-            Err(
-                error @ SinkError {
-                    class: ErrorClass::Deterministic,
-                    ..
-                },
-            ) => return Err(error.into()),
         };
         // The job task is gone when nobody takes it; then this subtask is cancelled too.
         let _unheard = self.channels.events.send(event).await;
         Ok(())
+    }
+
+    /// Lets the sink prepare; one that is away is tried again as long as the barrier says. `None` when the subtask was
+    /// cancelled or another barrier came meanwhile; the inner error is what a sink that is away said last.
+    async fn insist(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        barrier: Barrier,
+        positions: &PartitionOffsets,
+    ) -> Result<Option<Result<(), String>>, JobError> {
+        let mut backoff = Backoff::new();
+        loop {
+            let outcome = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(None),
+                outcome = writer.prepare(barrier.id, positions) => outcome,
+            };
+            let error = match outcome {
+                Ok(()) => return Ok(Some(Ok(()))),
+                Err(error) if error.class == ErrorClass::Deterministic => return Err(error.into()),
+                Err(error) => error,
+            };
+            let now = Instant::now();
+            let Some(until) = barrier.insist_until.filter(|until| *until > now) else {
+                return Ok(Some(Err(error.detail)));
+            };
+            self.view.set_sink_problem(Some(error.detail));
+            tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(None),
+                changed = self.channels.barrier.changed() => {
+                    if changed.is_ok() {
+                        // The loop is to see it too.
+                        self.channels.barrier.mark_changed();
+                    }
+                    return Ok(None);
+                }
+                () = tokio::time::sleep_until(until.min(now + backoff.next_pause())) => {}
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::model::{
     duration::HumanDuration,
     job::{CommitToGroup, Format, Isolation, PositionPolicy},
-    sink_spec::LogFormat,
+    sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
 };
@@ -115,6 +115,62 @@ described! {
             #[schema(default = 1024, maximum = 1_048_576)]
             max_value_bytes: Option<u32>,
         },
+        /// Writes rows to a table of PostgreSQL, in one transaction with the progress they stand for; see docs/sinks/postgres.md.
+        Postgres {
+            /// Name of a PostgreSQL connection of the server's file.
+            connection: String,
+            /// What the sink guarantees; there is one answer only.
+            #[schema(default = "exactly-once", inline)]
+            delivery: Option<PostgresDelivery>,
+            /// `schema.table`; names with other characters than `a-z 0-9 _ $` in double quotes.
+            #[schema(examples("public.orders"))]
+            table: String,
+            /// Which part of a record goes to which column.
+            #[schema(inline)]
+            mapping: MappingDocument,
+            /// How rows are written. Default: they are appended.
+            #[schema(inline)]
+            write: Option<WriteDocument>,
+            /// How many rows go together.
+            #[schema(inline)]
+            batch: Option<BatchDocument>,
+        },
+    }
+
+    /// Which part of a record goes to which column.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct MappingDocument {
+        /// What a record's value is taken for.
+        #[schema(inline)]
+        mode: MappingMode,
+        /// Column to source: `@topic`, `@partition`, `@offset`, `@timestamp`, `@key`, `@value`, or a path like `$.order.id`.
+        /// Required for `json-fields`; otherwise one column for each part of a record by default.
+        columns: Option<BTreeMap<String, String>>,
+    }
+
+    /// How rows are written.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct WriteDocument {
+        /// Insert only, or replace the row of the same key.
+        #[schema(default = "append", inline)]
+        mode: Option<WriteMode>,
+        /// With `upsert`: the columns that tell rows apart; the table has a unique index on just these.
+        key: Option<Vec<String>>,
+        /// What a record without a value does. To be said for `upsert`; `fail` by default where JSON is appended; not to
+        /// be said where raw records are appended, since a tombstone is a row there like any other.
+        #[schema(inline)]
+        on_tombstone: Option<OnTombstone>,
+    }
+
+    /// How many rows go together.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct BatchDocument {
+        /// The most rows of one transaction.
+        #[schema(minimum = 1, maximum = 100_000, default = 5000)]
+        max_rows: Option<u32>,
+        /// How long rows wait for more before they are written, `0s` to `10s`.
+        #[schema(default = "50ms", inline)]
+        linger: Option<HumanDuration>,
     }
 
     /// How to start.
@@ -238,6 +294,7 @@ mod tests {
         field_error::FieldError,
         ids::JobName,
         job::{CheckpointSpec, JobSpec, SourceSpec},
+        sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         start::{CheckpointRequest, StartRequest, StopRequest},
     };
 
@@ -292,6 +349,9 @@ mod tests {
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
         );
+        assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
+        assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
+        assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());
     }
 
     #[test]

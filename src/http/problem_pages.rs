@@ -32,6 +32,44 @@ pub(super) struct CodePage {
     title: &'static str,
     /// What to do.
     remedy: &'static str,
+    /// The runbook, as a file of the project; `null` where the remedy says it all.
+    runbook: Option<&'static str>,
+}
+
+/// The page for whoever is on call. A test holds the pages to the codes that are named here.
+const RUNBOOKS: &[(&str, &[Code])] = &[
+    (
+        "docs/runbooks/fell-behind.md",
+        &[Code::LagGrowing, Code::Stalled],
+    ),
+    (
+        "docs/runbooks/out-of-range.md",
+        &[
+            Code::OffsetOutOfRange,
+            Code::BelowEarliest,
+            Code::BeyondLatest,
+        ],
+    ),
+    ("docs/runbooks/replay-from-a-time.md", &[Code::StateNotUsed]),
+    (
+        "docs/runbooks/startup-mode-without-effect.md",
+        &[Code::StartupModeShadowed],
+    ),
+    (
+        "docs/runbooks/broker-gone.md",
+        &[Code::KafkaUnreachable, Code::KafkaTimeout, Code::NoLeader],
+    ),
+    (
+        "docs/runbooks/postgresql-failover.md",
+        &[Code::StoreUnreachable, Code::NotReady],
+    ),
+];
+
+fn runbook(code: Code) -> Option<&'static str> {
+    RUNBOOKS
+        .iter()
+        .find(|(_, codes)| codes.contains(&code))
+        .map(|(file, _)| *file)
 }
 
 impl From<Code> for CodePage {
@@ -41,6 +79,7 @@ impl From<Code> for CodePage {
             status: code.status(),
             title: code.title(),
             remedy: code.remedy(),
+            runbook: runbook(code),
         }
     }
 }
@@ -121,9 +160,13 @@ fn html(heading: &str, codes: &[Code]) -> String {
         // Writing to a string cannot fail.
         let _written = write!(
             page,
-            "<section>\n<h2><a href=\"/problems/{code}\">{code}</a></h2>\n<p><strong>{title}.</strong></p>\n<p>{remedy}</p>\n<p>HTTP status {}</p>\n</section>\n",
+            "<section>\n<h2><a href=\"/problems/{code}\">{code}</a></h2>\n<p><strong>{title}.</strong></p>\n<p>{remedy}</p>\n<p>HTTP status {}</p>\n",
             code.status()
         );
+        if let Some(file) = runbook(*code) {
+            let _written = writeln!(page, "<p>Runbook: <code>{file}</code></p>");
+        }
+        page.push_str("</section>\n");
     }
     page.push_str("<p><a href=\"/problems\">All codes</a> · <a href=\"/docs/\">API</a> · <a href=\"/ui/\">Jobs</a></p>\n</main>\n</body>\n</html>\n");
     page

@@ -24,6 +24,10 @@ pub enum CheckpointKind {
     Manual,
     /// The last one of a stop.
     Stop,
+    /// The last one of a run that fails at a record: the record's partition stands exactly at it.
+    Failure,
+    /// Steps over one record for an operator; the other positions are where a start would have begun.
+    Skip,
 }
 
 impl CheckpointKind {
@@ -35,6 +39,8 @@ impl CheckpointKind {
             Self::Periodic => "periodic",
             Self::Manual => "manual",
             Self::Stop => "stop",
+            Self::Failure => "failure",
+            Self::Skip => "skip",
         }
     }
 }

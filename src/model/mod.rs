@@ -14,6 +14,7 @@ pub mod ids;
 pub mod job;
 pub mod job_state;
 pub mod job_status;
+pub mod json_path;
 pub mod offset;
 pub mod operation;
 pub mod reader;

@@ -27,6 +27,7 @@ use super::{
     stop_reports::{SinkEnd, claim},
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
@@ -452,6 +453,7 @@ impl JobTask {
             })
             .await?;
         self.close_former_target(&row, install, &lease).await;
+        CrashPoint::SinkClaimed.reached();
         // Failed and forgotten ones included: an id that the target knows must never mean another decision.
         let seen = progress.values().map(|sink| sink.position_id.next()).max();
         let facts = sink_progress::claimed(&*sink, progress);
@@ -479,7 +481,10 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
         };
         self.insist(operation, "the positions are stored", || async {
-            Ok(core.store.store_start(&lease, &checkpoint, &record).await?)
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
@@ -529,6 +534,7 @@ impl JobTask {
                 })
             })
             .await?;
+        CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
         Ok(lease)
     }
@@ -938,10 +944,12 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     let state = JobState::Stopped;
-                    Ok(core
-                        .store
+                    CrashPoint::BeforeStopSettled.reached();
+                    core.store
                         .settle_stopped(&lease, ended, state, None, false)
-                        .await?)
+                        .await?;
+                    CrashPoint::StopSettled.reached();
+                    Ok(())
                 })
                 .await;
             match settled {

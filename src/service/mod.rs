@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 pub use self::{
-    connections::{Clusters, Connections, JobsByConnection, NotReplaced},
+    connections::{Clusters, Connections, JobsByConnection, NotReplaced, TargetChanges},
     core::Settings,
     error::{Result, ServiceError},
     queries::{

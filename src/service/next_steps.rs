@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
-    health::{Health, HealthStatus},
+    health::{Health, HealthReason, HealthStatus},
     ids::{CheckpointId, JobName},
     job_state::{DesiredState, JobState},
     job_status::{FailedRecord, JobFailure},
@@ -102,24 +102,31 @@ pub(crate) struct Situation<'a> {
 
 /// How the job stands.
 pub(crate) fn summary(situation: &Situation<'_>) -> String {
-    let reason = situation
-        .health
-        .reasons
-        .first()
-        .map_or("", |reason| reason.summary.as_str());
+    let first = situation.health.reasons.first();
+    let reason = first.map_or("", |reason| reason.summary.as_str());
     match situation.state {
         JobState::Stopped => stopped(situation),
-        JobState::Starting if reason.is_empty() => {
-            "starting: the positions are being worked out".to_owned()
-        }
-        JobState::Starting => format!("starting, and waits: {reason}"),
+        JobState::Starting => match first {
+            None => "starting: the positions are being worked out".to_owned(),
+            Some(reason) => format!("starting, and waits: {}", wait(reason)),
+        },
         JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
         JobState::Failed => match situation.failure {
             Some(failure) => format!("failed and needs a decision: {}", failure.summary),
             None => "failed and needs a decision".to_owned(),
         },
-        JobState::Running => running(situation, reason),
+        JobState::Running => match (situation.health.status, first) {
+            (HealthStatus::Waiting, Some(reason)) => {
+                format!("running, and waits: {}", wait(reason))
+            }
+            _ => running(situation, reason),
+        },
     }
+}
+
+/// What a job waits for: the code's own words first, because a client's or a driver's last words are no sentence.
+fn wait(reason: &HealthReason) -> String {
+    format!("{} ({})", reason.code.title(), reason.summary)
 }
 
 fn stopped(situation: &Situation<'_>) -> String {
@@ -135,25 +142,33 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
-    let refused = situation
-        .refused
-        .map_or("", |_| "; the last start was refused");
+    let refused = situation.refused.map_or_else(String::new, |refused| {
+        let why = refused.blockers.first();
+        let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
+        format!("; the last start was refused{why}")
+    });
     format!("stopped; {goes_on}{unread}{refused}")
 }
 
 fn running(situation: &Situation<'_>, reason: &str) -> String {
     match situation.health.status {
-        HealthStatus::Waiting => format!("running, and waits: {reason}"),
         HealthStatus::Behind => format!("running, and falls behind: {reason}"),
         HealthStatus::Stalled => format!("running, but stands still: {reason}"),
         HealthStatus::Held => format!("running, and held back: {reason}"),
         HealthStatus::Blocked => format!("running, but blocked: {reason}"),
-        HealthStatus::Ok | HealthStatus::Unknown | HealthStatus::Stopped => {
-            match situation.lag.position {
-                Some(0) => "running; everything readable is read".to_owned(),
-                Some(lag) => format!("running; {}", unread(lag)),
-                None => "running; its lag is not known yet".to_owned(),
-            }
+        HealthStatus::Ok
+        | HealthStatus::Waiting
+        | HealthStatus::Unknown
+        | HealthStatus::Stopped => {
+            let lag = match situation.lag.position {
+                Some(0) => "everything readable is read".to_owned(),
+                Some(lag) => unread(lag),
+                None => "its lag is not known yet".to_owned(),
+            };
+            let ahead = situation.pending_start.map_or_else(String::new, |pending| {
+                format!("; its next start begins from {}, once", pending.from.name())
+            });
+            format!("running; {lag}{ahead}")
         }
     }
 }
@@ -171,11 +186,17 @@ pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
     let mut steps = match situation.state {
         JobState::Failed => after_failure(situation),
         JobState::Stopped => before_start(situation),
-        JobState::Starting => vec![step("to call the start off", situation.curl.stop())],
+        JobState::Starting => {
+            let mut steps = what_is_away(situation);
+            steps.push(step("to call the start off", situation.curl.stop()));
+            steps
+        }
         JobState::Stopping => Vec::new(),
         JobState::Running => while_running(situation),
     };
-    if situation.mode_shadowed && situation.pending_start.is_none() {
+    // What is away is the only thing that counts while something is away.
+    let waits = situation.health.status == HealthStatus::Waiting;
+    if situation.mode_shadowed && situation.pending_start.is_none() && !waits {
         steps.push(use_the_mode(situation));
     }
     steps
@@ -333,9 +354,32 @@ fn behind(record: &FailedRecord) -> Option<Value> {
     }))
 }
 
+/// A look at what does not answer. There is nothing to do to the job itself, and the step says so.
+fn what_is_away(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let waits_for = |codes: &[Code]| {
+        let mut reasons = situation.health.reasons.iter();
+        reasons.any(|reason| codes.contains(&reason.code))
+    };
+    let mut steps = Vec::new();
+    if waits_for(&[Code::StoreUnreachable]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see whether this server reaches PostgreSQL",
+            format!("curl -sS '{}/readyz?verbose'", curl.public_url),
+        ));
+    }
+    if waits_for(&[Code::KafkaUnreachable, Code::KafkaTimeout, Code::NoLeader]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
+            curl.get("/offsets"),
+        ));
+    }
+    steps
+}
+
 fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
-    let mut steps = Vec::new();
+    let mut steps = what_is_away(situation);
     match situation.health.status {
         HealthStatus::Behind | HealthStatus::Stalled => steps.push(step(
             "see which partitions lag",
@@ -362,11 +406,20 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
         )),
         _ => {}
     }
-    if situation.restart_required {
-        steps.push(step(
+    let restart = format!("{} && {}", curl.stop(), curl.start(None));
+    match situation.pending_start {
+        Some(pending) => steps.push(step(
+            format!(
+                "a start from {} was asked for ahead and counts from the next start on: stop and start",
+                pending.from.name()
+            ),
+            restart,
+        )),
+        None if situation.restart_required => steps.push(step(
             "parts of the spec count from the next start on: stop and start",
-            format!("{} && {}", curl.stop(), curl.start(None)),
-        ));
+            restart,
+        )),
+        None => {}
     }
     steps
 }
@@ -376,7 +429,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::model::{health::HealthReason, start::StartFrom};
+    use crate::model::start::StartFrom;
 
     struct Case {
         name: &'static str,
@@ -384,6 +437,8 @@ mod tests {
         health: HealthStatus,
         change: fn(&mut Situation<'_>),
         failure: Option<JobFailure>,
+        /// The evidence for the health, with "why" as its words.
+        reasons: &'static [Code],
         summary: &'static str,
         /// A part of each proposed line, in order.
         lines: &'static [&'static str],
@@ -414,6 +469,7 @@ mod tests {
             health,
             change,
             failure: None,
+            reasons: &[Code::Stalled],
             summary,
             lines,
         };
@@ -449,14 +505,28 @@ mod tests {
                 "running, and falls behind: why",
                 &["/offsets?only=lagging'"],
             ),
-            case(
-                "waits",
-                JobState::Running,
-                HealthStatus::Waiting,
-                |_| {},
-                "running, and waits: why",
-                &[],
-            ),
+            Case {
+                reasons: &[Code::StoreUnreachable],
+                ..case(
+                    "waits for the store",
+                    JobState::Running,
+                    HealthStatus::Waiting,
+                    |s| s.mode_shadowed = true,
+                    "running, and waits: PostgreSQL does not answer (why)",
+                    &["curl -sS 'http://localhost:1/readyz?verbose'"],
+                )
+            },
+            Case {
+                reasons: &[Code::KafkaUnreachable, Code::KafkaTimeout],
+                ..case(
+                    "waits for the brokers",
+                    JobState::Running,
+                    HealthStatus::Waiting,
+                    |_| {},
+                    "running, and waits: Kafka does not answer (why)",
+                    &["/jobs/orders/offsets'"],
+                )
+            },
             case(
                 "held",
                 JobState::Running,
@@ -491,14 +561,17 @@ mod tests {
                     r#"-X PUT -H 'Content-Type: application/json' 'http://localhost:1/api/v1/jobs/orders/startup-mode' -d '{"mode":"earliest","apply":"next-start"}'"#,
                 ],
             ),
-            case(
-                "starting",
-                JobState::Starting,
-                HealthStatus::Unknown,
-                |_| {},
-                "starting, and waits: why",
-                &["/stop?wait=60s"],
-            ),
+            Case {
+                reasons: &[Code::KafkaUnreachable],
+                ..case(
+                    "starting",
+                    JobState::Starting,
+                    HealthStatus::Waiting,
+                    |_| {},
+                    "starting, and waits: Kafka does not answer (why)",
+                    &["/jobs/orders/offsets'", "/stop?wait=60s"],
+                )
+            },
             case(
                 "stopped",
                 JobState::Stopped,
@@ -580,7 +653,11 @@ mod tests {
         for case in cases() {
             let health = Health {
                 status: case.health,
-                reasons: vec![HealthReason::new(Code::Stalled, None, "why")],
+                reasons: case
+                    .reasons
+                    .iter()
+                    .map(|code| HealthReason::new(*code, None, "why"))
+                    .collect(),
             };
             let mut situation = Situation {
                 curl: Curl {
@@ -676,7 +753,7 @@ mod tests {
             status: HealthStatus::Stopped,
             reasons: Vec::new(),
         };
-        let situation = Situation {
+        let mut situation = Situation {
             curl: Curl {
                 public_url: "",
                 job: &job,
@@ -699,5 +776,22 @@ mod tests {
             "stopped; a start begins from latest, once"
         );
         assert_eq!(next(&situation).len(), 2, "the mode needs no second line");
+
+        let health = Health {
+            status: HealthStatus::Ok,
+            ..health.clone()
+        };
+        situation.health = &health;
+        situation.state = JobState::Running;
+        assert_eq!(
+            summary(&situation),
+            "running; its lag is not known yet; its next start begins from latest, once"
+        );
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert!(
+            steps[0].curl.contains("/stop?wait=60s' && curl"),
+            "{steps:?}"
+        );
     }
 }

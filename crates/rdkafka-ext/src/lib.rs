@@ -20,6 +20,7 @@ mod client;
 mod consumer;
 mod error;
 mod ffi;
+mod process;
 mod properties;
 
 pub use admin::{
@@ -34,4 +35,5 @@ pub use batch::{
 pub use client::{LogLevel, LogLine, LogSink};
 pub use consumer::{AssignedOffset, BatchConsumer, CommitOffset, CommitResult};
 pub use error::{CallError, ClientError, CreateError, ErrorCode, KafkaError};
+pub use process::kill_this_process;
 pub use properties::known_properties;

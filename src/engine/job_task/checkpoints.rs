@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Background, JobTask, failed_report, millis};
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         checkpoint_coordinator::{CoordinatorAction, CoordinatorEvent},
         error::{ErrorClass, JobError, KafkaError, StoreError},
@@ -118,13 +119,17 @@ impl JobTask {
     }
 
     pub(super) fn send_barrier(&mut self, id: CheckpointId, kind: CheckpointKind) {
-        self.waiters.append(&mut self.queued_waiters);
+        let queued = std::mem::take(&mut self.queued_waiters);
+        self.waiters
+            .extend(queued.into_iter().map(|waiter| waiter.reply));
+        let mut insist_until = None;
         if let Some(stopping) = self
             .stopping
             .as_mut()
-            .filter(|_| kind == CheckpointKind::Stop)
+            .filter(|stopping| stopping.kind == kind)
         {
             stopping.attempt.get_or_insert(id);
+            insist_until = Some(stopping.insist_until);
         }
         self.attempt = Some(Attempt {
             id,
@@ -137,6 +142,7 @@ impl JobTask {
         let barrier = Barrier {
             id,
             sent_at: Instant::now(),
+            insist_until,
         };
         for subtask in &self.subtasks {
             subtask.barrier.send_replace(Some(barrier));
@@ -194,10 +200,14 @@ impl JobTask {
         );
         attempt.store_write = Some(write.key());
         let began = Instant::now();
+        CrashPoint::BeforeCheckpointStored.reached();
         self.background.spawn(async move {
             let outcome = write
                 .until_known(|| store.complete(&lease, &checkpoint))
                 .await;
+            if outcome.is_ok() {
+                CrashPoint::CheckpointStored.reached();
+            }
             Background::Stored {
                 id,
                 outcome,
@@ -372,7 +382,7 @@ impl JobTask {
     }
 
     pub(super) fn name_the_slow_part(&self, failure: &mut CheckpointFailure) {
-        let (mut flushing, mut sink_is_slow) = (false, false);
+        let (mut flushing, mut sink_is_slow, mut sink_said) = (false, false, None);
         for slow in &mut failure.slowest {
             let Some(subtask) = self.subtasks.get(slow.subtask as usize) else {
                 continue;
@@ -381,6 +391,7 @@ impl JobTask {
             slow.at = activity.name().to_owned();
             flushing |= activity == Activity::SinkFlush;
             sink_is_slow |= activity.waits_for_sink();
+            sink_said = sink_said.or_else(|| subtask.view.sink_problem());
         }
         if flushing {
             failure.phase = "sink_flush".to_owned();
@@ -389,6 +400,9 @@ impl JobTask {
             failure
                 .summary
                 .push_str("; the sink had not taken the records");
+        }
+        if let Some(said) = sink_said {
+            failure.summary.push_str(&format!(": {said}"));
         }
     }
 
@@ -438,7 +452,11 @@ impl JobTask {
         let note = group_commits::note(self.run.install, &self.run.name, commit.id);
         self.background.spawn_blocking(move || {
             let began = Instant::now();
+            CrashPoint::BeforeGroupCommitted.reached();
             let outcome = group_commits::send(&committer, &commit, &note);
+            if outcome.is_ok() {
+                CrashPoint::GroupCommitted.reached();
+            }
             Background::Committed {
                 id: commit.id,
                 outcome,

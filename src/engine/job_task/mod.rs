@@ -57,6 +57,10 @@ const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
 const SUBTASK_ABORT: Duration = Duration::from_secs(1);
 /// How long the client of a consumer thread may take to close; librdkafka may wait for a broker that is away.
 const CONSUMER_CLOSE: Duration = Duration::from_secs(3);
+/// How long the last checkpoint of a run that fails at a record may take, if the spec does not give it less.
+const LAST_CHECKPOINT: Duration = Duration::from_secs(30);
+/// The share of a stop's time in which a sink that is away is tried again.
+const INSIST_SHARE: f64 = 0.9;
 /// How long the end of a run waits for calls that were made aside.
 const LAST_NOTES: Duration = Duration::from_secs(2);
 
@@ -78,12 +82,16 @@ struct Partition {
     live: Option<Arc<LivePosition>>,
 }
 
-/// A stop under way.
+/// A stop under way: an asked one, or that of a run which fails at a record.
 struct Stopping {
+    /// `Stop`, or `Failure` for a run that fails.
+    kind: CheckpointKind,
     required: bool,
     /// Until when the checkpoint may take.
     deadline: Instant,
     asked_at: DateTime<Utc>,
+    /// How long a sink that is away is tried again, so that there is time left to tell what it said.
+    insist_until: Instant,
     /// The attempt that is this stop's own. One that an earlier, refused stop left behind does not count: records were
     /// taken after it.
     attempt: Option<CheckpointId>,
@@ -93,6 +101,14 @@ struct Stopping {
 }
 
 type Waiters = Vec<oneshot::Sender<CheckpointReport>>;
+
+/// Somebody who asked for a checkpoint that has not begun.
+struct QueuedWaiter {
+    reply: oneshot::Sender<CheckpointReport>,
+    /// Until when it must have begun; a stop's own time bounds those that wait for its checkpoint.
+    deadline: Instant,
+    asked_at: DateTime<Utc>,
+}
 
 /// A call that was made aside has ended.
 enum Background {
@@ -123,7 +139,7 @@ pub(super) struct JobTask {
     commits: GroupCommits,
     attempt: Option<checkpoints::Attempt>,
     waiters: Waiters,
-    queued_waiters: Waiters,
+    queued_waiters: Vec<QueuedWaiter>,
     awaiting_commit: BTreeMap<CheckpointId, (CheckpointReport, Waiters)>,
     last: CheckpointSummary,
     last_offsets: PartitionOffsets,
@@ -140,6 +156,8 @@ pub(super) struct JobTask {
     lease_doubt: Option<String>,
     waiting: BTreeMap<Code, Waiting>,
     stopping: Option<Stopping>,
+    /// The first record that cannot be processed; the run ends with it.
+    blocked: Option<JobError>,
     since: DateTime<Utc>,
     status: watch::Sender<Arc<JobStatus>>,
     end: Option<JobEnd>,
@@ -259,6 +277,7 @@ impl JobTask {
             lease_doubt: None,
             waiting: BTreeMap::new(),
             stopping: None,
+            blocked: None,
             since: run.clock.now(),
             status,
             end: None,
@@ -340,6 +359,7 @@ impl JobTask {
             },
             view: Arc::clone(&view),
             has_output: false,
+            blocked: false,
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -417,6 +437,7 @@ impl JobTask {
                 checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
                 will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
+                blocked: self.blocked.take(),
             })),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
@@ -507,16 +528,51 @@ impl JobTask {
 
     fn fail(&mut self, error: JobError) {
         // The first cause is the one to tell; what follows from it would hide it.
-        if self.end.is_none() {
-            tracing::error!(error = %error, "the job gave up");
-            self.end = Some(JobEnd::Failed(error));
+        if self.end.is_some() {
+            return;
         }
+        let cause = match self.blocked.take() {
+            // Whoever lost the lease may not say anything of the job; the new owner comes to the record too.
+            Some(_) | None if matches!(error, JobError::Fenced) => error,
+            Some(first) => {
+                tracing::warn!(error = %error, "happened while the run was ending");
+                first
+            }
+            None => error,
+        };
+        tracing::error!(error = %cause, "the job gave up");
+        self.end = Some(JobEnd::Failed(cause));
+    }
+
+    /// A record cannot be processed: the run ends, with everything before the record in a last checkpoint.
+    fn on_blocked(&mut self, error: JobError) {
+        if self.blocked.is_some() {
+            // Another subtask came to a record of its own. Its position is covered, and the next start comes to it.
+            return;
+        }
+        tracing::error!(error = %error, "a record cannot be processed; a last checkpoint is taken before it");
+        self.blocked = Some(error);
+        if self.stopping.is_none() {
+            self.fail_after_checkpoint();
+        }
+    }
+
+    fn fail_after_checkpoint(&mut self) {
+        let timeout = self.run.spec.checkpoint.timeout.0.min(LAST_CHECKPOINT);
+        self.begin_last_checkpoint(CheckpointKind::Failure, false, timeout, Vec::new());
     }
 
     fn next_deadline(&self) -> Instant {
         let far = Instant::now() + Duration::from_secs(3_600);
         let stop = self.stopping.as_ref().map(|stopping| stopping.deadline);
-        [self.coordinator.deadline(), stop]
+        // While a stop is under way, its time is theirs.
+        let waiters = self
+            .queued_waiters
+            .iter()
+            .map(|waiter| waiter.deadline)
+            .min()
+            .filter(|_| stop.is_none());
+        [self.coordinator.deadline(), stop, waiters]
             .into_iter()
             .flatten()
             .min()
@@ -549,12 +605,79 @@ impl JobTask {
             match last {
                 Some((_, waiters)) => waiters.push(reply),
                 None if stopping.attempt.is_some() => self.waiters.push(reply),
-                None => self.queued_waiters.push(reply),
+                None => self.queue_waiter(timeout, reply),
             }
             return;
         }
-        self.queued_waiters.push(reply);
+        self.queue_waiter(timeout, reply);
         self.trigger_manual(timeout);
+    }
+
+    fn queue_waiter(
+        &mut self,
+        timeout: Option<Duration>,
+        reply: oneshot::Sender<CheckpointReport>,
+    ) {
+        let timeout = timeout.unwrap_or(self.run.spec.checkpoint.timeout.0);
+        self.queued_waiters.push(QueuedWaiter {
+            reply,
+            deadline: Instant::now() + timeout,
+            asked_at: self.run.clock.now(),
+        });
+    }
+
+    /// Answers those whose checkpoint has not begun in their time, because the attempt before it waits for the store.
+    fn answer_late_waiters(&mut self, now: Instant) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let all = std::mem::take(&mut self.queued_waiters);
+        let (late, waiting): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|waiter| waiter.deadline <= now);
+        self.queued_waiters = waiting;
+        let Some(asked_at) = late.iter().map(|waiter| waiter.asked_at).min() else {
+            return;
+        };
+        if self.queued_waiters.is_empty() {
+            self.coordinator.withdraw(CheckpointKind::Manual);
+        }
+        let report = self.never_began(CheckpointKind::Manual, asked_at, "its timeout");
+        for waiter in late {
+            // A caller that went away loses only the answer.
+            let _unheard = waiter.reply.send(report.clone());
+        }
+        self.publish();
+    }
+
+    /// Notes a checkpoint that was asked for and could not begin, because another attempt was under way.
+    fn never_began(
+        &mut self,
+        kind: CheckpointKind,
+        asked_at: DateTime<Utc>,
+        limit: &str,
+    ) -> CheckpointReport {
+        let in_the_way = self.attempt.as_ref().map_or_else(String::new, |attempt| {
+            format!(": checkpoint {} was still under way", attempt.id)
+        });
+        let mut failure = CheckpointFailure {
+            code: Code::CheckpointTimeout.to_string(),
+            phase: "barrier".to_owned(),
+            summary: format!("the checkpoint could not begin within {limit}{in_the_way}"),
+            slowest: self.coordinator.missing(Instant::now()),
+        };
+        self.name_the_slow_part(&mut failure);
+        let id = self.coordinator.spend_id();
+        self.last_failed = Some((id, failure.clone()));
+        self.note_failure(FailedCheckpoint {
+            id,
+            kind,
+            epoch: self.run.lease.epoch,
+            started_at: asked_at,
+            failed_at: self.run.clock.now(),
+            phases: CheckpointPhases::default(),
+            failure: failure.clone(),
+        });
+        failed_report(id, CheckpointPhases::default(), failure)
     }
 
     fn trigger_manual(&mut self, timeout: Option<Duration>) {
@@ -586,31 +709,53 @@ impl JobTask {
             return;
         }
         let required = checkpoint == StopCheckpoint::Required;
+        self.begin_last_checkpoint(CheckpointKind::Stop, required, timeout, vec![refused]);
+    }
+
+    fn begin_last_checkpoint(
+        &mut self,
+        kind: CheckpointKind,
+        required: bool,
+        timeout: Duration,
+        refused: Vec<oneshot::Sender<StopRefused>>,
+    ) {
+        let now = Instant::now();
         self.stopping = Some(Stopping {
+            kind,
             required,
-            deadline,
+            deadline: now + timeout,
             asked_at: self.run.clock.now(),
+            insist_until: now + timeout.mul_f64(INSIST_SHARE),
             attempt: None,
-            refused: vec![refused],
+            refused,
             report: None,
         });
         self.coordinator.set_periodic(false);
         self.apply_intake();
         self.coordinate(CoordinatorEvent::Trigger {
-            kind: CheckpointKind::Stop,
+            kind,
             timeout: Some(timeout),
         });
         self.publish();
     }
 
     fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
-        if self.end.is_none() {
-            self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
-                checkpoint,
-                will_replay: None,
-                leaked_threads: 0,
-            })));
+        if self.end.is_some() {
+            return;
         }
+        let fails = self
+            .stopping
+            .as_ref()
+            .is_some_and(|stopping| stopping.kind == CheckpointKind::Failure);
+        if fails && let Some(cause) = self.blocked.take() {
+            return self.fail(cause);
+        }
+        self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
+            checkpoint,
+            will_replay: None,
+            leaked_threads: 0,
+            blocked: None,
+        })));
     }
 
     fn on_lease(&mut self, health: Option<LeaseHealth>) {
@@ -675,6 +820,7 @@ impl JobTask {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
             }
+            SubtaskEvent::Blocked(error) => self.on_blocked(error),
         }
     }
 
@@ -703,6 +849,7 @@ impl JobTask {
         {
             self.stop_ran_out();
         }
+        self.answer_late_waiters(now);
     }
 
     /// The time of a stop is over before its checkpoint has ended.
@@ -714,7 +861,7 @@ impl JobTask {
             // The checkpoint is stored; only its commit to the group is open.
             return self.stopped(Some(report));
         }
-        let (own, asked_at) = (stopping.attempt, stopping.asked_at);
+        let (own, asked_at, kind) = (stopping.attempt, stopping.asked_at, stopping.kind);
         let under_way = self.attempt.as_ref().map(|attempt| attempt.id);
         if let Some(id) = own.filter(|own| under_way == Some(*own)) {
             let actions = self.coordinator.give_up(id, Instant::now());
@@ -723,46 +870,24 @@ impl JobTask {
             }
             return self.carry_out(actions);
         }
-        self.coordinator.withdraw(CheckpointKind::Stop);
-        let now = self.run.clock.now();
-        let in_the_way = under_way.map_or_else(String::new, |id| {
-            format!(": checkpoint {id} was still under way")
-        });
-        let mut failure = CheckpointFailure {
-            code: Code::CheckpointTimeout.to_string(),
-            phase: "barrier".to_owned(),
-            summary: format!(
-                "the last checkpoint could not begin within the stop's timeout{in_the_way}"
-            ),
-            slowest: self.coordinator.missing(Instant::now()),
-        };
-        self.name_the_slow_part(&mut failure);
-        let id = self.coordinator.spend_id();
-        self.last_failed = Some((id, failure.clone()));
-        self.note_failure(FailedCheckpoint {
-            id,
-            kind: CheckpointKind::Stop,
-            epoch: self.run.lease.epoch,
-            started_at: asked_at,
-            failed_at: now,
-            phases: CheckpointPhases::default(),
-            failure: failure.clone(),
-        });
-        self.stop_failed(failed_report(id, CheckpointPhases::default(), failure));
+        self.coordinator.withdraw(kind);
+        let report = self.never_began(kind, asked_at, "the time of the stop");
+        self.stop_failed(report);
     }
 
     fn stop_failed(&mut self, report: CheckpointReport) {
-        let Some(stopping) = self.stopping.take() else {
-            return;
-        };
-        if !stopping.required {
+        let Some(stopping) = self.stopping.take_if(|stopping| stopping.required) else {
             return self.stopped(Some(report));
-        }
+        };
         for refused in stopping.refused {
             // A caller that went away loses only the answer.
             let _unheard = refused.send(StopRefused {
                 checkpoint: report.clone(),
             });
+        }
+        if self.blocked.is_some() {
+            // It cannot go on: the record that came up meanwhile ends it.
+            return self.fail_after_checkpoint();
         }
         self.coordinator.set_periodic(true);
         self.apply_intake();

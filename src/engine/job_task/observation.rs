@@ -145,7 +145,10 @@ impl JobTask {
             epoch: self.run.lease.epoch,
             since: self.since,
             observed_at: self.run.clock.now(),
-            stopping: self.stopping.is_some(),
+            stopping: self
+                .stopping
+                .as_ref()
+                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop),
             partitions: Arc::new(partitions.collect()),
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),

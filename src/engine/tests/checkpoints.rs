@@ -6,7 +6,7 @@ use super::{
     store::{Answers, Call},
     *,
 };
-use crate::model::{Code, checkpoint::GroupCommitStatus};
+use crate::model::{Code, checkpoint::GroupCommitStatus, subtask::owner};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_covers_exactly_what_the_sink_prepared() {
@@ -294,6 +294,35 @@ async fn manual_triggers_share_the_attempt_that_waits() {
 }
 
 /// Positions that have not moved write no row; a commit that failed is sent again for them.
+/// A checkpoint that waits behind one whose store is away is answered in its own time, under an id of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_that_cannot_begin_is_answered_at_its_deadline() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.store.answer_to(Call::Complete, Answers::Slow);
+    let first = trigger(&job, None);
+    world
+        .until("the row is sent", || world.store.calls(Call::Complete) == 1)
+        .await;
+    let patient = trigger(&job, None);
+    let late = trigger(&job, Some(SHORT)).await.unwrap();
+    assert_eq!((late.id, late.status.as_str()), (CheckpointId(3), "failed"));
+    let failure = late.failure.unwrap();
+    assert_eq!(failure.code, "checkpoint-timeout");
+    assert_eq!(
+        failure.summary,
+        "the checkpoint could not begin within its timeout: checkpoint 2 was still under way"
+    );
+    world.store.answer(Answers::Yes);
+    assert_eq!(first.await.unwrap().id, CheckpointId(2));
+    assert_eq!(
+        patient.await.unwrap().id,
+        CheckpointId(4),
+        "it waits longer"
+    );
+    stop(&job, StopCheckpoint::Required).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unchanged_position_writes_no_row_and_its_commit_is_made_up_for() {
     let world = World::new();
@@ -414,6 +443,13 @@ async fn a_partition_without_a_leader_begins_with_the_checkpoint_that_holds_its_
     let after = world.store.newest();
     assert_eq!(after.id, next.id);
     assert_eq!(after.positions[&partition(1)], *position);
+    let late = (owner("orders", 1, 1), 1, 7, decided.id.0);
+    world
+        .until("the sink hears of it", || {
+            world.sink.assigned().last() == Some(&late)
+        })
+        .await;
+    assert_eq!(world.sink.assigned(), [(0, 0, 0, 1), late]);
     world.cluster.deliver(1, 7..=8);
     world.until_written(5).await;
     until_status(&job, "nothing is waited for", |status| {
@@ -425,6 +461,34 @@ async fn a_partition_without_a_leader_begins_with_the_checkpoint_that_holds_its_
         offsets_of(&world.store.newest()),
         BTreeMap::from([(0, 3), (1, 9)])
     );
+}
+
+/// A sink that keeps progress could not tell what a record belongs to otherwise. (That no record is written before its
+/// partition's beginning was heard is checked at each write.)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_hears_where_partitions_begin_before_their_first_record() {
+    let world = World::new();
+    world.sink.set(Step::Assign, Does::FailForNow);
+    let job = world.start(Setup {
+        parallelism: 2,
+        partitions: BTreeMap::from([(0, Some(3)), (1, Some(4)), (2, Some(5))]),
+        ..Setup::default()
+    });
+    for number in 0..=2 {
+        world.cluster.deliver(number, 9..=9);
+    }
+    world
+        .until("both ask again", || world.sink.entered(Step::Assign) >= 4)
+        .await;
+    assert_eq!(world.sink.entered(Step::Write), 0);
+    world.sink.set(Step::Assign, Does::Work);
+    world.until_written(3).await;
+    let mut assigned = world.sink.assigned();
+    assigned.sort_unstable_by_key(|(_, partition, ..)| *partition);
+    let expected = [(0, 3), (1, 4), (2, 5)];
+    let expected = expected.map(|(number, at)| (owner("orders", number, 2), number, at, 1));
+    assert_eq!(assigned, expected);
+    stop(&job, StopCheckpoint::Required).await;
 }
 
 /// A broker that comes back with more partitions than a queue would hold, while the sink is stuck.

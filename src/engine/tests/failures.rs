@@ -6,7 +6,10 @@ use super::{
     store::{Answers, Call},
     *,
 };
-use crate::{engine::error::ConsumerError, model::Code};
+use crate::{
+    engine::error::ConsumerError,
+    model::{Code, subtask::owner},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fenced_owner_ends_and_writes_nothing_more() {
@@ -112,21 +115,139 @@ async fn a_position_outside_the_log_ends_the_job() {
     assert_eq!(error.to_string(), "orders/0: position 0 is outside the log");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_not_what_the_format_says_is_named_and_not_passed() {
-    let world = World::new();
-    let job = world.start_as(Format::Json, Setup::default());
-    world.cluster.script(Scripted::Batch(vec![Part {
-        partition: 0,
-        records: vec![(0, b"{}"), (1, b"no"), (2, b"{}")],
+/// Three records of a partition, of which the second is no JSON; offset 1 is a transaction's marker.
+fn poisoned(partition: i32) -> Scripted {
+    Scripted::Batch(vec![Part {
+        partition,
+        records: vec![(0, b"{}"), (2, b"no"), (3, b"{}")],
         advance_to: None,
-    }]));
+    }])
+}
+
+/// The job stands exactly before the record, and the other subtask's progress is covered too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_not_what_the_format_says_is_named_and_the_job_stands_before_it() {
+    let world = World::new();
+    let setup = Setup {
+        parallelism: 2,
+        partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
+        ..Setup::default()
+    };
+    let job = world.start_as(Format::Json, setup);
+    world.cluster.deliver(1, 0..=4);
+    world.until_written(5).await;
+    world.cluster.script(poisoned(0));
     let error = failure(&job).await;
     assert_eq!(error.code(), Code::BlockedOnRecord);
     let record = error.failure(DateTime::UNIX_EPOCH).record.unwrap();
-    assert_eq!((record.partition, record.offset), (0, 1));
-    assert_eq!(offsets_of(&world.store.newest()), BTreeMap::from([(0, 0)]));
-    assert_eq!(world.sink.written(), []);
+    assert_eq!((record.partition, record.offset), (0, 2));
+    let newest = world.store.newest();
+    assert_eq!(newest.kind, CheckpointKind::Failure);
+    assert_eq!(offsets_of(&newest), BTreeMap::from([(0, 2), (1, 5)]));
+    assert_eq!(world.sink.written_of(0), [0]);
+    assert_eq!(
+        world.sink.prepared(newest.id),
+        BTreeMap::from([(0, 1), (1, 5)])
+    );
+    assert_eq!(
+        world.cluster.committed(),
+        [BTreeMap::from([(0, 2), (1, 5)])],
+        "the group is told too"
+    );
+}
+
+/// Nothing is taken behind the record, and the cause is told, when its checkpoint cannot be stored in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_named_when_the_last_checkpoint_cannot_be_stored() {
+    let cases = [
+        (Answers::Slow, Does::Work),
+        (Answers::AwayBefore, Does::Work),
+        (Answers::Yes, Does::FailForNow),
+        (Answers::Yes, Does::Block),
+    ];
+    let cases = cases.map(|(call, sink)| async move {
+        let world = World::new();
+        let setup = Setup {
+            checkpoint: timing(NEVER, SHORT),
+            ..Setup::default()
+        };
+        let job = world.start_as(Format::Json, setup);
+        world.store.answer_to(Call::Complete, call);
+        world.sink.set(Step::Prepare, sink);
+        world.cluster.script(poisoned(0));
+        let error = failure(&job).await;
+        assert_eq!(error.code(), Code::BlockedOnRecord, "{call:?} {sink:?}");
+        assert_eq!(world.sink.written(), [(0, 0)]);
+        assert_eq!(world.store.completed().len(), 1);
+    });
+    futures_util::future::join_all(cases).await;
+}
+
+/// Fenced owners say nothing of a job, also not what they failed at.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_does_not_hide_that_the_lease_is_lost() {
+    let world = World::new();
+    let job = world.start_as(Format::Json, Setup::default());
+    world.store.answer(Answers::Fenced);
+    world.cluster.script(poisoned(0));
+    assert!(matches!(failure(&job).await, JobError::Fenced));
+}
+
+/// The stop that comes at the same time has its checkpoint; it tells what the run would have failed with.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_at_a_record_that_cannot_be_processed_still_stops() {
+    let world = World::new();
+    let job = world.start_as(Format::Json, Setup::default());
+    world.sink.set(Step::Write, Does::Block);
+    world.cluster.script(poisoned(0));
+    world
+        .until("the batch", || world.sink.entered(Step::Write) == 1)
+        .await;
+    let waits = job.clone();
+    let waits = spawn(async move { waits.stop(StopCheckpoint::Required, NEVER).await });
+    until_status(&job, "the stop", |status| status.stopping).await;
+    world.sink.set(Step::Write, Does::Work);
+    let outcome = stopped(within("a stop", waits).await.unwrap().unwrap());
+    assert_eq!(outcome.checkpoint.unwrap().status, "completed");
+    assert_eq!(outcome.blocked.unwrap().code(), Code::BlockedOnRecord);
+    let newest = world.store.newest();
+    assert_eq!(newest.kind, CheckpointKind::Stop);
+    assert_eq!(offsets_of(&newest), BTreeMap::from([(0, 2)]));
+}
+
+/// What the sink holds before a record that it refused is its own affair: no checkpoint speaks of anything behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_checkpoint_lies_beyond_a_record_that_the_sink_refuses() {
+    let world = World::new();
+    let setup = Setup {
+        parallelism: 2,
+        partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
+        ..Setup::default()
+    };
+    let job = world.start(setup);
+    world.cluster.deliver(0, 0..=1);
+    world.cluster.deliver(1, 0..=1);
+    world.until_written(4).await;
+    world.sink.refuse(0, 4);
+    // A checkpoint is under way: the other subtask has answered, this one comes to the record first.
+    let (blocked, free) = (owner("orders", 0, 2), owner("orders", 1, 2));
+    world.sink.set_of(blocked, Step::Write, Does::Block);
+    world.cluster.deliver(0, 2..=5);
+    world
+        .until("the batch", || world.sink.entered(Step::Write) == 3)
+        .await;
+    let waits = trigger(&job, None);
+    world
+        .until("the other has answered", || {
+            world.sink.prepares().contains(&(CheckpointId(2), free))
+        })
+        .await;
+    world.sink.set_of(blocked, Step::Write, Does::Work);
+    let error = failure(&job).await;
+    let record = error.failure(DateTime::UNIX_EPOCH).record.unwrap();
+    assert_eq!((record.partition, record.offset), (0, 4));
+    assert!(waits.await.is_none());
+    assert_eq!(offsets_of(&world.store.newest())[&0], 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@ use super::Pulse;
 use crate::{
     engine::{
         error::{ErrorClass, SinkError},
+        fetcher::failed_record,
         ports::{Sink, SinkWriter},
     },
     model::{
@@ -24,6 +25,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Step {
     Open,
+    Assign,
     Write,
     Prepare,
     Abort,
@@ -49,6 +51,10 @@ struct State {
     /// Positions by partition at the last prepare of each checkpoint.
     prepared: BTreeMap<CheckpointId, BTreeMap<i32, i64>>,
     prepares: BTreeSet<(CheckpointId, u32)>,
+    /// The record that is refused, and the batch with it.
+    refused: Option<(i32, i64)>,
+    /// Where partitions begin, as each subtask heard it, in order: subtask, partition, next offset, position id.
+    assigned: Vec<(u32, i32, i64, i64)>,
     aborted: usize,
     closed: usize,
 }
@@ -78,6 +84,16 @@ impl TestSink {
         state.does.insert((step, Some(subtask)), does);
         drop(state);
         self.pulse.beat();
+    }
+
+    /// Refuses a record from now on: what was written before it in its batch is kept.
+    pub(super) fn refuse(&self, partition: i32, record_offset: i64) {
+        self.state.lock().unwrap().refused = Some((partition, record_offset));
+    }
+
+    /// Where partitions begin, as the sink heard it: subtask, partition, next offset, position id.
+    pub(super) fn assigned(&self) -> Vec<(u32, i32, i64, i64)> {
+        self.state.lock().unwrap().assigned.clone()
     }
 
     /// How often a step was entered.
@@ -125,6 +141,8 @@ struct TestWriter {
     pulse: Pulse,
     /// Positions of this subtask.
     positions: BTreeMap<i32, i64>,
+    /// Where its partitions begin.
+    begins: BTreeMap<i32, i64>,
 }
 
 impl TestWriter {
@@ -169,6 +187,7 @@ impl Sink for TestSink {
             state: Arc::clone(&self.state),
             pulse: self.pulse.clone(),
             positions: BTreeMap::new(),
+            begins: BTreeMap::new(),
         };
         writer.pass(Step::Open).await?;
         Ok(Box::new(writer))
@@ -191,8 +210,18 @@ impl Sink for TestSink {
 impl SinkWriter for TestWriter {
     async fn assign(
         &mut self,
-        _positions: &[(TopicPartition, SinkPosition)],
+        positions: &[(TopicPartition, SinkPosition)],
     ) -> Result<(), SinkError> {
+        self.pass(Step::Assign).await?;
+        let mut state = self.state.lock().unwrap();
+        for (partition, at) in positions {
+            let (partition, next_offset) = (partition.partition, at.next_offset.get());
+            self.begins.insert(partition, next_offset);
+            let heard = (self.subtask, partition, next_offset, at.position_id.0);
+            state.assigned.push(heard);
+        }
+        drop(state);
+        self.pulse.beat();
         Ok(())
     }
 
@@ -202,6 +231,21 @@ impl SinkWriter for TestWriter {
         for run in batch.runs() {
             let partition = run.partition.partition;
             for record in batch.records_of(run) {
+                // I5: a sink hears where a partition begins before its first record.
+                let begins = self.begins.get(&partition);
+                if begins.is_none_or(|begins| *begins > record.record_offset) {
+                    let what = format!(
+                        "orders/{partition}@{} was written; the sink heard {begins:?}",
+                        record.record_offset
+                    );
+                    self.pulse.violation(what);
+                }
+                if state.refused == Some((partition, record.record_offset)) {
+                    return Err(SinkError {
+                        record: Some(Box::new(failed_record(run, &record))),
+                        ..SinkError::refused("the target refuses this record")
+                    });
+                }
                 state.written.push((partition, record.record_offset));
                 self.positions.insert(partition, record.record_offset + 1);
             }

@@ -145,11 +145,16 @@ impl Case {
             "{self:?}"
         );
         let at = match self.sink {
-            SinkIs::Idle | SinkIs::Refusing => return,
+            SinkIs::Idle => return,
             SinkIs::Opening => "sink-open",
             SinkIs::Writing => "sink-write",
-            SinkIs::Flushing => "sink-flush",
+            SinkIs::Flushing | SinkIs::Refusing => "sink-flush",
         };
+        let summary = &failure.unwrap().summary;
+        assert!(
+            self.sink != SinkIs::Refusing || summary.ends_with("Prepare: the target said no"),
+            "{summary}"
+        );
         let slowest = &failure.unwrap().slowest;
         assert_eq!(slowest.len(), 1, "{self:?}");
         assert_eq!(slowest[0].at, at, "{self:?}");
@@ -163,13 +168,14 @@ impl Case {
         let runs_out = self.how != StopCheckpoint::None
             && match self.sink {
                 SinkIs::Idle => self.store != Answers::Yes,
-                SinkIs::Refusing => false,
-                SinkIs::Opening | SinkIs::Writing | SinkIs::Flushing => true,
+                SinkIs::Opening | SinkIs::Writing | SinkIs::Flushing | SinkIs::Refusing => true,
             };
         let is_there = || match self.sink {
             SinkIs::Idle => world.store.calls(Call::Complete) >= 1,
             SinkIs::Flushing => world.sink.entered(Step::Prepare) >= 1,
-            SinkIs::Opening | SinkIs::Writing | SinkIs::Refusing => true,
+            // It was tried again.
+            SinkIs::Refusing => world.sink.entered(Step::Prepare) >= 2,
+            SinkIs::Opening | SinkIs::Writing => true,
         };
         let began = Instant::now();
         if runs_out {
@@ -237,6 +243,46 @@ async fn every_stop_returns_and_tells_the_truth() {
     for case in join_all(cases).await {
         case.unwrap();
     }
+}
+
+/// A sink that is away for a moment does not fail the last checkpoint: no later one could cover it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_waits_for_a_sink_that_comes_back() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.cluster.deliver(0, 0..=2);
+    world.until_written(3).await;
+    world.sink.set(Step::Prepare, Does::FailForNow);
+    let waits = job.clone();
+    let waits = spawn(async move { waits.stop(StopCheckpoint::Required, NEVER).await });
+    let status = until_status(&job, "the sink is waited for", |status| {
+        !status.waiting.is_empty()
+    })
+    .await;
+    assert_eq!(status.waiting[0].detail, "Prepare: the target said no");
+    world.sink.set(Step::Prepare, Does::Work);
+    let outcome = stopped(within("a stop", waits).await.unwrap().unwrap());
+    assert_eq!(outcome.will_replay, Some(0));
+    assert_eq!(offsets_of(&world.store.newest()), BTreeMap::from([(0, 3)]));
+    assert_eq!(world.store.failed().len(), 0);
+}
+
+/// The sink's own words end a stop whose time runs out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_that_waited_for_its_sink_says_what_the_sink_said() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.sink.set(Step::Prepare, Does::FailForNow);
+    let refused = within("a stop", job.stop(StopCheckpoint::Required, SHORT)).await;
+    let failure = refused.unwrap_err().checkpoint.failure.unwrap();
+    assert_eq!(failure.phase, "sink_flush");
+    assert!(
+        failure.summary.ends_with("Prepare: the target said no"),
+        "{}",
+        failure.summary
+    );
+    world.sink.set(Step::Prepare, Does::Work);
+    stop(&job, StopCheckpoint::Required).await;
 }
 
 /// A refused stop's row is kept after all, when the job has read on: a second stop is not satisfied by it.

@@ -5,13 +5,15 @@
 
 mod bad_record;
 mod broker;
+mod changed_topics;
 mod group;
 mod kills;
 mod landing;
 mod librdkafka;
+mod many_partitions;
+mod outages;
 mod parallelism;
 mod postgres;
-mod recreated;
 mod shutdown;
 mod startup_mode_changes;
 mod startup_modes;
@@ -19,6 +21,7 @@ mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod watch;
 
 use std::collections::BTreeMap;
 

@@ -8,22 +8,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use fault_proxy::CommitFault;
 use handover::{
     engine::{error::StoreError, ports::CheckpointStore},
     model::{checkpoint::CheckpointKind, job_state::JobState, operation::OperationKind},
     store::{CheckpointFilter, CreateOperation, OperationOutcome, Store},
 };
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
-};
 
 use super::{
     DEADLINE, TTL, World, checkpoint, instance, open, operations::new_operation, put, spec,
     start_record,
 };
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, eventually, proxied};
 
 #[tokio::test]
 async fn a_session_ended_in_the_middle_of_a_checkpoint_is_repeated() {
@@ -72,11 +69,11 @@ async fn a_session_ended_in_the_middle_of_a_checkpoint_is_repeated() {
 async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     let world = World::new().await;
     let job = world.job("orders").await;
-    let proxy = Proxy::before(&world.database.url()).await;
-    let store = open(&proxy.url);
+    let (proxy, url) = proxied(&world.database.url());
+    let store = open(&url);
     let owner = instance(&store, "owner").await;
 
-    proxy.lose_the_next_commit();
+    proxy.arm(CommitFault::AnswerDropped, 1);
     assert_unavailable(&store.take_lease(job.uid, &owner).await);
     assert_eq!(
         world.reload(&job).await.owner.unwrap().epoch.0,
@@ -86,7 +83,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     let lease = store.take_lease(job.uid, &owner).await.unwrap().unwrap();
 
     let start = checkpoint(&lease, 1, CheckpointKind::Start, 5);
-    proxy.lose_the_next_commit();
+    proxy.arm(CommitFault::AnswerDropped, 1);
     assert_unavailable(&store.store_start(&lease, &start, &start_record(&job)).await);
     assert_eq!(
         world.count("SELECT count(*) FROM checkpoint_offsets").await,
@@ -99,7 +96,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
         .unwrap();
 
     let stored = checkpoint(&lease, 2, CheckpointKind::Stop, 7);
-    proxy.lose_the_next_commit();
+    proxy.arm(CommitFault::AnswerDropped, 1);
     assert_unavailable(&store.complete(&lease, &stored).await);
     assert_eq!(
         world.count("SELECT count(*) FROM checkpoint_offsets").await,
@@ -113,7 +110,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     );
 
     let stop = new_operation("op_1", &job, OperationKind::Stop);
-    proxy.lose_the_next_commit();
+    proxy.arm(CommitFault::AnswerDropped, 1);
     assert_unavailable(&store.create_operation(&stop, None).await);
     let again = store.create_operation(&stop, None).await.unwrap();
     assert!(matches!(again, CreateOperation::Replayed(operation) if operation.id == stop.id));
@@ -125,7 +122,7 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
     };
     for lost in [true, false] {
         if lost {
-            proxy.lose_the_next_commit();
+            proxy.arm(CommitFault::AnswerDropped, 1);
         }
         let outcome = store
             .settle_stopped(
@@ -150,11 +147,11 @@ async fn a_commit_whose_answer_is_lost_is_found_when_it_is_repeated() {
 #[tokio::test]
 async fn a_cut_cable_is_noticed_in_time_and_mended() {
     let world = World::new().await;
-    let proxy = Proxy::before(&world.database.url()).await;
-    let store = open(&proxy.url);
+    let (proxy, url) = proxied(&world.database.url());
+    let store = open(&url);
     let owner = instance(&store, "owner").await;
     assert!(store.renew_instance(&owner, TTL).await.unwrap());
-    proxy.orders.silent.store(true, Ordering::SeqCst);
+    proxy.freeze();
     // A lease lives 3 s at least, and its owner has to know before the end of two thirds of it.
     let asked = Instant::now();
     assert_unavailable(&store.renew_instance(&owner, TTL).await);
@@ -170,7 +167,7 @@ async fn a_cut_cable_is_noticed_in_time_and_mended() {
         "{:?}",
         asked.elapsed()
     );
-    proxy.orders.silent.store(false, Ordering::SeqCst);
+    proxy.thaw();
     assert!(store.renew_instance(&owner, TTL).await.unwrap());
     store.install_id().await.unwrap();
 }
@@ -180,68 +177,6 @@ fn assert_unavailable<T: std::fmt::Debug>(outcome: &Result<T, StoreError>) {
         matches!(outcome, Err(StoreError::Unavailable(_))),
         "{outcome:?}"
     );
-}
-
-/// Stands between the store and the database, and can lose the answer to a COMMIT that has taken effect.
-struct Proxy {
-    url: String,
-    orders: Arc<Orders>,
-}
-
-#[derive(Default)]
-struct Orders {
-    lose_next_commit: AtomicBool,
-    /// Nothing passes, and no connection ends: a cut cable.
-    silent: AtomicBool,
-}
-
-impl Proxy {
-    async fn before(database: &str) -> Self {
-        let (scheme, rest) = database.split_once("://").unwrap();
-        let (user, rest) = rest.split_once('@').unwrap();
-        let (server, path) = rest.split_once('/').unwrap();
-        let server = server.to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!(
-            "{scheme}://{user}@{}/{path}",
-            listener.local_addr().unwrap()
-        );
-        let orders = Arc::new(Orders::default());
-        let shared = Arc::clone(&orders);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let server = TcpStream::connect(&server).await.unwrap();
-                tokio::spawn(forward(client, server, Arc::clone(&shared)));
-            }
-        });
-        Self { url, orders }
-    }
-
-    fn lose_the_next_commit(&self) {
-        self.orders.lose_next_commit.store(true, Ordering::SeqCst);
-    }
-}
-
-async fn forward(mut client: TcpStream, mut server: TcpStream, orders: Arc<Orders>) {
-    let (mut question, mut answer) = (vec![0; 65_536], vec![0; 65_536]);
-    let mut losing = false;
-    loop {
-        tokio::select! {
-            read = client.read(&mut question) => {
-                let Ok(length @ 1..) = read else { return };
-                if orders.silent.load(Ordering::SeqCst) { continue }
-                let is_commit = question[..length].windows(7).any(|bytes| bytes == b"COMMIT\0");
-                losing = losing || (is_commit && orders.lose_next_commit.swap(false, Ordering::SeqCst));
-                if server.write_all(&question[..length]).await.is_err() { return }
-            }
-            read = server.read(&mut answer) => {
-                let Ok(length @ 1..) = read else { return };
-                // The answer has come, so the commit has taken effect. Nobody hears of it.
-                if losing { return }
-                if client.write_all(&answer[..length]).await.is_err() { return }
-            }
-        }
-    }
 }
 
 const OUTAGES: [&[&[&str]]; 3] = [&[&["restart"]], &[&["kill"], &["up"]], &[&["restart"]]];

@@ -7,9 +7,12 @@ use std::{
     process::Command,
 };
 
+use fault_proxy::{Protocol, Proxy};
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
+
+use super::client::block_on;
 
 const VARIABLE: &str = "HANDOVER_TEST_DATABASE_URL";
 
@@ -44,6 +47,24 @@ impl Database {
         with_database(&self.admin_url, &self.name)
     }
 
+    /// The rows of a statement with one column, asked past the product.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tests look at the database behind the product's back"
+    )]
+    pub(crate) fn column<T>(&self, sql: &'static str) -> Vec<T>
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        block_on(async {
+            let mut direct = PgConnection::connect(&self.url()).await.unwrap();
+            sqlx::query_scalar(sql)
+                .fetch_all(&mut direct)
+                .await
+                .unwrap()
+        })
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -58,6 +79,19 @@ fn with_database(url: &str, name: &str) -> String {
     };
     let (server, _) = address.rsplit_once('/').unwrap();
     format!("{server}/{name}{query}")
+}
+
+/// A proxy before a database's server, and the database's URL through it.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn proxied(url: &str) -> (Proxy, String) {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (user, rest) = rest.split_once('@').unwrap();
+    let (server, path) = rest.split_once('/').unwrap();
+    let proxy = Proxy::start(server, Protocol::Postgres).unwrap();
+    let url = format!("{scheme}://{user}@{}/{path}", proxy.address());
+    (proxy, url)
 }
 
 impl Drop for Database {

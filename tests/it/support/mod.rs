@@ -1,5 +1,6 @@
 //! What the integration tests share.
 
+pub(crate) mod chaos;
 pub(crate) mod client;
 mod database;
 pub(crate) mod kafka;
@@ -9,7 +10,7 @@ pub(crate) mod sink;
 mod until;
 pub(crate) mod wait;
 
-pub(crate) use database::{Cluster, Database};
+pub(crate) use database::{Cluster, Database, proxied};
 pub(crate) use until::eventually;
 
 /// A name that no other test uses, in this run or in another.

@@ -1,0 +1,4 @@
+//! Connections that break at the worst moment, sessions that are ended, a process that sleeps past its lease.
+
+mod store_connections;
+mod takeover;
