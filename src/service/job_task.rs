@@ -441,6 +441,8 @@ impl JobTask {
                 Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
+        // Before the new one: both may have one claim, and the last counts.
+        self.close_former_target(&row, install, &lease).await;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(
@@ -452,7 +454,6 @@ impl JobTask {
                 .await
             })
             .await?;
-        self.close_former_target(&row, install, &lease).await;
         CrashPoint::SinkClaimed.reached();
         // Failed and forgotten ones included: an id that the target knows must never mean another decision.
         let seen = progress.values().map(|sink| sink.position_id.next()).max();
