@@ -115,7 +115,11 @@ impl Reloader {
         let put_targets = || self.sinks.replace_targets(targets.clone());
         let replaced = self
             .connections
-            .replace(clusters, self.target_changes(&changes, &targets), put_targets)
+            .replace(
+                clusters,
+                self.target_changes(&changes, &targets),
+                put_targets,
+            )
             .await;
         let old_clients = match replaced {
             Ok(old_clients) => old_clients,

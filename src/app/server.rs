@@ -132,7 +132,11 @@ pub async fn run(
     let connections = app.connections();
     let reload = async {
         match reloading {
-            Some(reloading) => Reloader::new(reloading, config, connections, sinks).run().await,
+            Some(reloading) => {
+                Reloader::new(reloading, config, connections, sinks)
+                    .run()
+                    .await
+            }
             None => std::future::pending().await,
         }
     };
@@ -175,7 +179,9 @@ async fn bring_up_schema(
                     told = true;
                 }
             }
-            Err(error @ (StoreError::Refused(_) | StoreError::Fenced)) => return Err(error),
+            Err(error @ (StoreError::Refused(_) | StoreError::Fenced | StoreError::NoSuchJob)) => {
+                return Err(error);
+            }
         }
         tokio::select! {
             () = sleep(SCHEMA_AGAIN) => {}

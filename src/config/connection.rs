@@ -188,7 +188,13 @@ fn read_connection(
 }
 
 /// Reports keys that a type of connection does not have; `more` says where else a key may belong.
-fn report_unknown(reading: &mut Reading<'_>, key: &str, table: &toml::Table, known: &[&str], more: &str) {
+fn report_unknown(
+    reading: &mut Reading<'_>,
+    key: &str,
+    table: &toml::Table,
+    known: &[&str],
+    more: &str,
+) {
     for unknown in table.keys().filter(|name| !known.contains(&name.as_str())) {
         let message = match nearest(unknown, known) {
             Some(near) => format!("no such key; did you mean '{near}'?"),
@@ -199,7 +205,11 @@ fn report_unknown(reading: &mut Reading<'_>, key: &str, table: &toml::Table, kno
     }
 }
 
-fn read_postgres(reading: &mut Reading<'_>, key: &str, table: &toml::Table) -> Option<PostgresConnection> {
+fn read_postgres(
+    reading: &mut Reading<'_>,
+    key: &str,
+    table: &toml::Table,
+) -> Option<PostgresConnection> {
     report_unknown(reading, key, table, &["type", "url"], "");
     let read = match table.get("url") {
         Some(toml::Value::String(url)) => Ok((url.clone(), None)),

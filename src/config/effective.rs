@@ -40,7 +40,10 @@ impl fmt::Display for Config {
                         Some(reference) => reference.to_string(),
                         None => toml::Value::from(connection.url.to_string()).to_string(),
                     };
-                    writeln!(f, "\n[connections.{name}]\ntype = \"postgres\"\nurl = {url}")?;
+                    writeln!(
+                        f,
+                        "\n[connections.{name}]\ntype = \"postgres\"\nurl = {url}"
+                    )?;
                     continue;
                 }
             };

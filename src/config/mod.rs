@@ -27,7 +27,7 @@ pub use connection::{
     CheckConnection, Connection, KafkaConnection, PostgresConnection, PropertyRules, PropertyValue,
 };
 pub use fault::{ConfigFault, InvalidConfig, Origin};
-pub use secret::{Secret, SecretReference, PostgresUrl};
+pub use secret::{PostgresUrl, Secret, SecretReference};
 use setting::Setting;
 use sources::Reading;
 pub use sources::{ConfigFile, Sources};

@@ -245,6 +245,54 @@ described! {
         reason: Option<String>,
     }
 
+    /// Where a consumer group goes.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ResetBody {
+        /// Where to.
+        to: ResetTarget,
+        /// Which partitions: topic to partition numbers; all that the job reads if it is left out. Not with
+        /// `specific-offsets`, which names its partitions itself.
+        partitions: Option<BTreeMap<String, Vec<i32>>>,
+        /// Whether a position outside of its log is taken to the nearest end instead of being refused.
+        #[schema(default = false)]
+        clamp: Option<bool>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// A position in each log.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ResetTarget {
+        /// Which position: the first offset that the log holds, the end of what the job reads, by time, the group's own offset
+        /// moved, given offsets, or those of a checkpoint.
+        #[schema(inline)]
+        mode: ResetWord,
+        /// With mode `timestamp`: the instant, RFC 3339 with an explicit offset.
+        #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]
+        timestamp: Option<String>,
+        /// With mode `ago`: how long ago.
+        #[schema(inline)]
+        duration: Option<HumanDuration>,
+        /// With mode `shift`: by how many offsets; negative goes back.
+        by: Option<i64>,
+        /// With mode `specific-offsets`: topic to partition to next offset to read. Partitions not named stay.
+        offsets: Option<BTreeMap<String, BTreeMap<String, i64>>>,
+        /// With mode `checkpoint`: its number; the newest completed one if it is left out.
+        id: Option<i64>,
+    }
+
+    /// Where a group can go.
+    #[serde(rename_all = "kebab-case")]
+    pub(super) enum ResetWord {
+        Earliest,
+        Latest,
+        Timestamp,
+        Ago,
+        Shift,
+        SpecificOffsets,
+        Checkpoint,
+    }
+
     /// A startup mode, and what is meant by it.
     #[serde(deny_unknown_fields)]
     pub(super) struct StartupModeBody {
@@ -292,6 +340,7 @@ mod tests {
     use super::*;
     use crate::model::{
         field_error::FieldError,
+        group_reset::ResetRequest,
         ids::JobName,
         job::{CheckpointSpec, JobSpec, SourceSpec},
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
@@ -329,6 +378,18 @@ mod tests {
         assert_eq!(
             members::<StopBody>(),
             known(StopRequest::read(&odd).unwrap_err())
+        );
+        assert_eq!(
+            members::<ResetBody>(),
+            known(
+                ResetRequest::read(&json!({"to": {"mode": "latest"}, "zzzzzzzzzzzzzzzzzzzz": 1}))
+                    .unwrap_err()
+            )
+        );
+        let odd_target = json!({"to": {"mode": "latest", "zzzzzzzzzzzzzzzzzzzz": 1}});
+        assert_eq!(
+            members::<ResetTarget>(),
+            known(ResetRequest::read(&odd_target).unwrap_err())
         );
         assert_eq!(
             members::<CheckpointBody>(),

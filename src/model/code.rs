@@ -72,6 +72,7 @@ codes! {
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
+    JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
     StartBlocked = "start-blocked", 409, "The start is refused", "Read the blockers and choose: each names the choices there are.";
     PlanStale = "plan-stale", 409, "What the plan was made from has changed", "Ask for a new plan and look at it.";
@@ -81,6 +82,7 @@ codes! {
     StaleGeneration = "stale-generation", 412, "The spec has changed since it was read", "Read the spec again and apply the change to it.";
     AlreadyExists = "already-exists", 412, "The job exists already", "Leave out If-None-Match: * to replace it.";
     InvalidSpec = "invalid-spec", 422, "The document has faults", "Correct every fault that the answer lists; nothing was changed.";
+    NotConfirmed = "not-confirmed", 422, "The deletion is not confirmed", "Repeat the job's name: ?confirm={job}. Try it first with ?dry_run=true.";
     IdempotencyKeyReused = "idempotency-key-reused", 422, "The idempotency key belongs to another request", "Use a new key.";
     OffsetOutOfRange = "offset-out-of-range", 422, "A position lies outside the log", "Choose on_out_of_range, or another position.";
     TimestampInFuture = "timestamp-in-future", 422, "The instant lies in the future", "Choose an instant that has passed, or the mode latest.";
@@ -93,6 +95,7 @@ codes! {
     SinkError = "sink-error", 502, "The sink refused", "Read the detail; the job keeps its position, nothing is lost.";
     SinkOutcomeUnknown = "sink-outcome-unknown", 502, "Whether the sink kept the last records is not known", "The next start settles it.";
     KafkaUnreachable = "kafka-unreachable", 503, "Kafka does not answer", "Nothing to do to the job: it waits and goes on by itself. Look at the brokers.";
+    SinkUnreachable = "sink-unreachable", 503, "The sink's target does not answer", "Look at the target database and at the connection in the server's file. What was asked for does not wait for it; a job does, and goes on by itself.";
     StoreUnreachable = "store-unreachable", 503, "PostgreSQL does not answer", "Nothing to do to the jobs: they wait and go on by themselves. Look at the database.";
     NotReady = "not-ready", 503, "The server is not ready", "GET /readyz?verbose lists what is missing.";
     ShuttingDown = "shutting-down", 503, "The server is going down", "Ask again in a moment.";

@@ -7,8 +7,10 @@
 
 pub mod checkpoint;
 pub mod code;
+pub mod deletion;
 pub mod duration;
 pub mod field_error;
+pub mod group_reset;
 pub mod health;
 pub mod ids;
 pub mod job;

@@ -16,6 +16,10 @@ pub enum OperationKind {
     Stop,
     /// Take a checkpoint.
     Checkpoint,
+    /// Move the consumer group.
+    ResetOffsets,
+    /// Delete a job.
+    Delete,
 }
 
 /// How far an operation has come.

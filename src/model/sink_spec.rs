@@ -7,6 +7,7 @@ pub use postgres::{
     PostgresSinkSpec, TableName, WriteMode, WriteSpec, quoted,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::reader::ObjectReader;
@@ -66,6 +67,18 @@ impl SinkSpec {
             Self::Blackhole | Self::Log { .. } => None,
             Self::Postgres(spec) => Some(&spec.connection),
         }
+    }
+
+    /// Reads it out of a job's document, whatever is wrong with the rest of that. `None` if it has faults of its own.
+    #[must_use]
+    pub fn of_document(document: &Value) -> Option<Self> {
+        let mut faults = Vec::new();
+        let sink = Self::read(ObjectReader::open(
+            document.get("sink")?,
+            "/sink",
+            &mut faults,
+        ));
+        sink.filter(|_| faults.is_empty())
     }
 
     pub(super) fn read(mut reader: ObjectReader<'_>) -> Option<Self> {

@@ -4,6 +4,9 @@
 //! takes the lease first and decides afterwards (fence, then read, then decide); whatever it waits for outside is waited
 //! for without end, and a stop or a shutdown takes precedence at each of these waits.
 
+mod delete;
+mod reset;
+
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
@@ -96,6 +99,10 @@ enum Work {
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
     Settle,
+    ResetOffsets(Box<Operation>, Value),
+    Delete(Box<Operation>, Value),
+    /// Somebody else has deleted the job.
+    Gone,
 }
 
 struct Asked {
@@ -123,7 +130,7 @@ impl From<StoreError> for Trouble {
                 code: Code::StoreUnreachable,
                 detail: error.to_string(),
             },
-            StoreError::Refused(_) => Self::Refused(error.into()),
+            StoreError::Refused(_) | StoreError::NoSuchJob => Self::Refused(error.into()),
         }
     }
 }
@@ -187,7 +194,7 @@ impl JobTask {
         }
     }
 
-    /// Runs until the server goes down.
+    /// Runs until the server goes down or the job is deleted.
     pub(crate) async fn run(mut self) {
         loop {
             match self.next_work().await {
@@ -197,6 +204,15 @@ impl JobTask {
                 Work::Stop(operation, request) => self.stop(&operation, &request).await,
                 Work::AutoStart => self.start(None).await,
                 Work::Settle => self.settle_leftovers().await,
+                Work::ResetOffsets(operation, request) => {
+                    self.reset_offsets(&operation, &request).await;
+                }
+                Work::Delete(operation, request) => {
+                    if self.delete(&operation, &request).await {
+                        return;
+                    }
+                }
+                Work::Gone => return self.core.forget(&self.job),
             }
         }
     }
@@ -253,7 +269,7 @@ impl JobTask {
         };
         let (row, open) = match read.await {
             Ok((Some(row), open)) => (row, open),
-            Ok((None, _)) => return None,
+            Ok((None, _)) => return self.run.is_none().then_some(Work::Gone),
             Err(error) => {
                 tracing::debug!(job = %self.job.name, %error, "cannot ask what there is to do");
                 return None;
@@ -292,6 +308,10 @@ impl JobTask {
                     }
                 }
                 OperationKind::Start => {}
+                OperationKind::ResetOffsets => {
+                    work = Some(Work::ResetOffsets(Box::new(operation), request));
+                }
+                OperationKind::Delete => work = Some(Work::Delete(Box::new(operation), request)),
             }
         }
         self.take_up_checkpoint(checkpoints, work.is_some()).await;

@@ -4,6 +4,7 @@ mod checkpoints;
 mod comparison;
 mod connections;
 mod core;
+mod deletions;
 pub mod error;
 mod job_task;
 mod jobs;
@@ -13,6 +14,7 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod reset_offsets;
 mod sink_progress;
 mod specs;
 mod start_plans;
@@ -36,13 +38,15 @@ pub use self::{
 };
 use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{
+    deletion::DeleteRequest,
+    group_reset::ResetRequest,
     ids::{JobName, OperationId},
     job::JobSpec,
     operation::Operation,
     start::{CheckpointRequest, StartRequest, StopRequest},
     views::{
-        CheckpointList, CheckpointView, JobList, JobView, OffsetsView, OperationList, SpecApplied,
-        StartPlanView, StartupModeView,
+        CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
+        ResetReport, SpecApplied, StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -245,6 +249,59 @@ impl Service {
         caller: &Caller,
     ) -> Result<Accepted> {
         self.ask_stop(job, request, caller).await
+    }
+
+    /// Asks for the consumer group to be moved. The job itself is not moved by it.
+    ///
+    /// # Errors
+    /// `job-running`, `job-not-stopped`, `operation-in-progress`, `idempotency-key-reused`, `timestamp-in-future`,
+    /// `job-not-found`, `store-unreachable`. What is found out later fails the operation: `group-in-use`,
+    /// `offset-out-of-range` and the other reasons of [`Service::reset_plan`].
+    pub async fn reset_offsets(
+        &self,
+        job: &JobName,
+        request: &ResetRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_reset(job, request, caller).await
+    }
+
+    /// Says where a reset would move the group; moves nothing.
+    ///
+    /// # Errors
+    /// `job-running`, `job-not-stopped`, `group-in-use`, `checkpoint-not-found`, `timestamp-in-future`, `job-not-found`,
+    /// `store-unreachable`, what Kafka says, and with every partition that cannot go where it was sent:
+    /// `offset-out-of-range`, `unknown-partition`, `unknown-topic`, `group-missing`, `no-leader`, `topic-recreated`.
+    pub async fn reset_plan(&self, job: &JobName, request: &ResetRequest) -> Result<ResetReport> {
+        self.plan_reset(job, request).await
+    }
+
+    /// Asks for a job to be deleted; `confirm` must be its name.
+    ///
+    /// # Errors
+    /// `job-not-found`, `not-confirmed`, `job-running`, `operation-in-progress`, `store-unreachable`. With the group to be
+    /// deleted the operation may fail with `group-in-use` or what Kafka says, and then nothing was deleted.
+    pub async fn delete(
+        &self,
+        job: &JobName,
+        request: DeleteRequest,
+        confirm: Option<&str>,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_delete(job, request, confirm, caller).await
+    }
+
+    /// Says what a deletion would delete; deletes nothing.
+    ///
+    /// # Errors
+    /// As [`Service::delete`], without `confirm` too.
+    pub async fn delete_plan(
+        &self,
+        job: &JobName,
+        request: DeleteRequest,
+        confirm: Option<&str>,
+    ) -> Result<DeleteReport> {
+        self.plan_delete(job, request, confirm).await
     }
 
     /// Asks for a checkpoint.

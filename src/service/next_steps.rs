@@ -89,6 +89,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) failure: Option<&'a JobFailure>,
     pub(crate) lag: &'a JobLag,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
+    /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
+    pub(crate) outside_log: usize,
     pub(crate) mode: &'a StartupMode,
     /// The mode was changed while there was a checkpoint, and is not used because of it.
     pub(crate) mode_shadowed: bool,
@@ -142,12 +144,19 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
+    let outside = match situation.outside_log {
+        // Either the refusal says it, or the positions do not come from the checkpoint.
+        _ if situation.refused.is_some() || situation.pending_start.is_some() => String::new(),
+        0 => String::new(),
+        1 => "; the position of 1 partition is outside its log".to_owned(),
+        more => format!("; the positions of {more} partitions are outside their logs"),
+    };
     let refused = situation.refused.map_or_else(String::new, |refused| {
         let why = refused.blockers.first();
         let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
         format!("; the last start was refused{why}")
     });
-    format!("stopped; {goes_on}{unread}{refused}")
+    format!("stopped; {goes_on}{unread}{outside}{refused}")
 }
 
 fn running(situation: &Situation<'_>, reason: &str) -> String {
@@ -581,6 +590,14 @@ mod tests {
                 &["/start-plan'", "/start?wait=30s'"],
             ),
             case(
+                "overtaken by retention",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| s.outside_log = 1,
+                "stopped; a start goes on from checkpoint 9; 30 offsets are unread; the position of 1 partition is outside its log",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            case(
                 "never ran",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -670,6 +687,7 @@ mod tests {
                 failure: case.failure.as_ref(),
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+                outside_log: 0,
                 mode: &mode,
                 mode_shadowed: false,
                 pending_start: None,
@@ -764,6 +782,7 @@ mod tests {
             failure: None,
             lag: &JobLag::default(),
             last_checkpoint: None,
+            outside_log: 0,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,
             pending_start: Some(&pending),

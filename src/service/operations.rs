@@ -218,7 +218,7 @@ impl Service {
         Ok(accepted)
     }
 
-    fn new_operation(
+    pub(super) fn new_operation(
         &self,
         job: &JobEntry,
         kind: OperationKind,
@@ -230,6 +230,9 @@ impl Service {
             OperationKind::Start => "start",
             OperationKind::Stop => "stop",
             OperationKind::Checkpoint => "checkpoints",
+            OperationKind::ResetOffsets => "reset-offsets",
+            // Not used: a deletion takes no key, it can be repeated as it is.
+            OperationKind::Delete => "delete",
         };
         let idempotency = caller.idempotency_key.as_ref().map(|key| IdempotencyKey {
             scope: format!("{} POST /jobs/{}/{path}", caller.requested_by, job.name),
@@ -318,7 +321,7 @@ impl Service {
 
 impl super::core::Core {
     /// Nothing new is taken on while the server goes down.
-    fn refuse_when_stopping(&self) -> Result<()> {
+    pub(super) fn refuse_when_stopping(&self) -> Result<()> {
         if self.stopping.is_cancelled() {
             return Err(ServiceError::new(
                 Code::ShuttingDown,
@@ -339,7 +342,7 @@ pub(crate) fn already_running() -> OperationOutcome {
 }
 
 /// `same`: an open operation of this kind does what is asked for, so it is the answer.
-fn accepted(
+pub(super) fn accepted(
     name: &JobName,
     created: CreateOperation,
     same: Option<OperationKind>,

@@ -116,11 +116,35 @@ pub struct OperationFilter {
     pub before: Option<OperationId>,
 }
 
+/// The kinds of which one at a time may be open: everything but checkpoints.
+const CHANGES: [OperationKind; 4] = [
+    OperationKind::Start,
+    OperationKind::Stop,
+    OperationKind::ResetOffsets,
+    OperationKind::Delete,
+];
+
 impl Store {
+    /// The operation that the same request made before, if it came with a key or is repeated.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn operation_made_before(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<CreateOperation>> {
+        let new = new.clone();
+        self.in_transaction(
+            format!("look for operation {}", new.id),
+            move |connection| Box::pin(async move { stored_before(connection, &new).await }),
+        )
+        .await
+    }
+
     /// Stores an operation and the desired state that goes with it, unless another one is in the way.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn create_operation(
         &self,
         new: &NewOperation,
@@ -137,7 +161,10 @@ impl Store {
                 if let Some(other) = in_the_way(connection, &new).await? {
                     return Ok(match new.kind {
                         OperationKind::Checkpoint => CreateOperation::Joined(other),
-                        OperationKind::Start | OperationKind::Stop => CreateOperation::Busy(other),
+                        OperationKind::Start
+                        | OperationKind::Stop
+                        | OperationKind::ResetOffsets
+                        | OperationKind::Delete => CreateOperation::Busy(other),
                     });
                 }
                 let operation = insert(connection, &new).await?;
@@ -159,7 +186,7 @@ impl Store {
     /// Stores an operation that was done at once: a start of a job that runs, a stop of one that does not.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn insert_finished_operation(
         &self,
         new: &NewOperation,
@@ -384,6 +411,25 @@ async fn supersede(connection: &mut PgConnection, new: &NewOperation) -> Result<
     Ok(())
 }
 
+/// Calls off whatever is open of a job but one operation.
+pub(super) async fn supersede_all_but(
+    connection: &mut PgConnection,
+    job: JobUid,
+    operation: &OperationId,
+) -> Result<()> {
+    let error = problem(Code::Superseded, "the job was deleted");
+    sqlx::query!(
+        "UPDATE operations SET status = 'canceled', error = $3::text::json, finished_at = clock_timestamp()
+         WHERE job_uid = $1 AND id <> $2 AND status IN ('queued', 'running')",
+        job.0,
+        operation.as_str(),
+        document(&error)?,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// The operation that stands against a new one. Checkpoints never stand against anything else; one that waits can be shared.
 async fn in_the_way(
     connection: &mut PgConnection,
@@ -395,8 +441,11 @@ async fn in_the_way(
             statuses: words(&[OperationStatus::Queued])?,
             ..Query::default()
         },
-        OperationKind::Start | OperationKind::Stop => Query {
-            kinds: words(&[OperationKind::Start, OperationKind::Stop])?,
+        OperationKind::Start
+        | OperationKind::Stop
+        | OperationKind::ResetOffsets
+        | OperationKind::Delete => Query {
+            kinds: words(&CHANGES)?,
             statuses: words(&[OperationStatus::Queued, OperationStatus::Running])?,
             ..Query::default()
         },

@@ -107,6 +107,13 @@ impl Ranges {
     }
 }
 
+impl From<Vec<(u64, u64)>> for Ranges {
+    /// Of ranges in any order.
+    fn from(ranges: Vec<(u64, u64)>) -> Self {
+        Self(ranges).union(&Self::default())
+    }
+}
+
 impl FromIterator<u64> for Ranges {
     fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> Self {
         let mut ranges = Self::default();
@@ -135,6 +142,8 @@ mod tests {
             let backwards: Ranges = set.iter().rev().copied().collect();
             assert_eq!(ranges, backwards);
             assert!(ranges.numbers().eq(set.iter().copied()), "{ranges:?}");
+            let single: Vec<(u64, u64)> = set.iter().rev().map(|n| (*n, *n)).collect();
+            assert_eq!(ranges, Ranges::from(single));
             assert_eq!(ranges.last(), set.last().copied());
             for number in 0..9 {
                 assert_eq!(ranges.contains(number), set.contains(&number));

@@ -24,9 +24,9 @@ mod process;
 mod properties;
 
 pub use admin::{
-    AdminClient, Broker, ClusterMetadata, CommittedOffset, GroupDescription, GroupMember,
-    GroupOffset, GroupState, IsolationLevel, ListedOffset, OffsetSpec, PartitionInfo,
-    PartitionOffset, TopicDescription, TopicId, TopicInfo, TopicMetadata,
+    AdminClient, AlteredGroupOffset, Broker, ClusterMetadata, CommittedOffset, GroupDescription,
+    GroupMember, GroupOffset, GroupState, IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec,
+    PartitionInfo, PartitionOffset, TopicDescription, TopicId, TopicInfo, TopicMetadata,
 };
 pub use allocator::librdkafka_allocates_with_mimalloc;
 pub use batch::{

@@ -534,6 +534,7 @@ impl JobTask {
 pub(super) fn store_failure(error: StoreError) -> JobError {
     match error {
         StoreError::Fenced => JobError::Fenced,
+        StoreError::NoSuchJob => JobError::Store(error.to_string()),
         StoreError::Unavailable(detail) | StoreError::Refused(detail) => JobError::Store(detail),
     }
 }

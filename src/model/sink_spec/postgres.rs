@@ -706,3 +706,245 @@ impl BatchSpec {
         batch
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::sink_spec::SinkSpec;
+
+    fn read(sink: &Value) -> Result<SinkSpec, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let spec = SinkSpec::read(ObjectReader::open(sink, "/sink", &mut errors));
+        match spec {
+            Some(spec) if errors.is_empty() => Ok(spec),
+            _ => Err(errors),
+        }
+    }
+
+    fn minimal(with: &Value) -> Value {
+        let mut sink = json!({
+            "type": "postgres", "connection": "warehouse", "table": "public.orders", "mapping": {"mode": "raw"}
+        });
+        for (name, value) in with.as_object().unwrap() {
+            sink[name] = value.clone();
+        }
+        sink
+    }
+
+    /// Pointers and the beginnings of messages, in any order.
+    fn faults(sink: &Value) -> Vec<String> {
+        let faults = read(sink).expect_err(&sink.to_string());
+        faults.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn defaults_are_filled_in_and_survive_the_store() {
+        let spec = read(&minimal(&json!({}))).unwrap();
+        let shown = serde_json::to_value(&spec).unwrap();
+        assert_eq!(
+            shown,
+            json!({
+                "type": "postgres",
+                "connection": "warehouse",
+                "delivery": "exactly-once",
+                "table": "public.orders",
+                "mapping": {"mode": "raw", "columns": {
+                    "topic": "@topic", "partition": "@partition", "offset": "@offset",
+                    "timestamp": "@timestamp", "key": "@key", "value": "@value"
+                }},
+                "write": {"mode": "append"},
+                "batch": {"max_rows": 5000, "linger": "50ms"}
+            })
+        );
+        assert_eq!(read(&shown).unwrap(), spec);
+        assert_eq!(serde_json::from_value::<SinkSpec>(shown).unwrap(), spec);
+        assert_eq!(spec.connection(), Some("warehouse"));
+        let document = read(&minimal(&json!({"mapping": {"mode": "json-document"}}))).unwrap();
+        let shown = serde_json::to_value(&document).unwrap();
+        assert_eq!(shown["mapping"]["columns"]["document"], "@value");
+        assert_eq!(
+            shown["write"],
+            json!({"mode": "append", "on_tombstone": "fail"})
+        );
+    }
+
+    #[test]
+    fn a_whole_spec_is_shown_as_it_was_sent() {
+        let whole = json!({
+            "type": "postgres", "connection": "warehouse", "delivery": "exactly-once",
+            "table": "\"My Shop\".\"a.\"\"b\"\"\"",
+            "mapping": {"mode": "json-fields", "columns": {"id": "@key", "x": "$.a['x y'][0]", "_offset": "@offset"}},
+            "write": {"mode": "upsert", "key": ["id"], "on_tombstone": "delete"},
+            "batch": {"max_rows": 1, "linger": "0s"}
+        });
+        let spec = read(&whole).unwrap();
+        assert_eq!(serde_json::to_value(&spec).unwrap(), whole);
+        let SinkSpec::Postgres(spec) = spec else {
+            panic!("{spec:?}");
+        };
+        assert_eq!(
+            (spec.table.schema(), spec.table.table()),
+            ("My Shop", "a.\"b\"")
+        );
+        assert_eq!(spec.table.quoted(), "\"My Shop\".\"a.\"\"b\"\"\"");
+    }
+
+    #[test]
+    fn tables_are_names_and_never_sql() {
+        let long = "x".repeat(64);
+        for (table, word) in [
+            ("orders", "public.orders"),
+            ("", "is no schema.table"),
+            ("public.", "is no schema.table"),
+            (".orders", "is no schema.table"),
+            ("public.Orders", "double quotes"),
+            ("public.orders; drop table x", "double quotes"),
+            ("public.orders--", "double quotes"),
+            ("public.1a", "double quotes"),
+            ("a.b.c", "too many parts"),
+            ("\"public.orders", "not closed"),
+            ("\"\".orders", "empty"),
+            ("public.\"a\u{0}\"", "control"),
+            ("pg_catalog.pg_class", "PostgreSQL's own"),
+            ("pg_temp.x", "PostgreSQL's own"),
+            ("pg_toast.x", "PostgreSQL's own"),
+            ("\"information_schema\".x", "PostgreSQL's own"),
+            ("handover.sink_progress", "its own progress"),
+            (&format!("public.{long}"), "64 bytes"),
+            (&format!("public.\"{}\"", "ü".repeat(32)), "64 bytes"),
+        ] {
+            let fault = TableName::parse(table).unwrap_err();
+            assert!(fault.contains(word), "{table}: {fault}");
+        }
+        for table in ["public.orders", "a_1.b$2", "\"A b\".c", "public.\"1\""] {
+            assert_eq!(TableName::parse(table).unwrap().to_string(), table);
+        }
+        assert_eq!(TableName::parse("\"a\".\"b\"").unwrap().to_string(), "a.b");
+    }
+
+    #[test]
+    fn every_fault_is_named_at_once() {
+        let found = faults(&json!({
+            "type": "postgres", "delivery": "at-least-once", "table": "orders", "tabel": 1,
+            "mapping": {"mode": "json-fields", "columns": {"a/b": "$.*", "ctid": "@offset", "ok": "@ofset", "n": 5, "": "@key"}, "more": 1},
+            "write": {"mode": "upsert", "keys": []},
+            "batch": {"max_rows": 0, "linger": "11s"}
+        }));
+        let expected = [
+            "/sink/connection: is required",
+            "/sink/delivery: \"at-least-once\" is not offered",
+            "/sink/table: say the schema too",
+            "/sink/mapping/columns/a~1b: '$.*' is no path to one value: at character 3",
+            "/sink/mapping/columns/ctid: is a column that PostgreSQL fills itself",
+            "/sink/mapping/columns/ok: '@ofset' is no source; did you mean '@offset'?",
+            "/sink/mapping/columns/n: a source is text",
+            "/sink/mapping/columns/: is no name of a column",
+            "/sink/mapping/more: no such member",
+            "/sink/write/key: is required for upsert",
+            "/sink/write/on_tombstone: is to be said for upsert",
+            "/sink/write/keys: no such member; did you mean 'key'?",
+            "/sink/batch/max_rows: must lie between 1 and 100000",
+            "/sink/batch/linger: must lie between 0s and 10s",
+            "/sink/tabel: no such member; did you mean 'table'?",
+        ];
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn what_would_do_nothing_or_harm_is_refused() {
+        let raw = json!({"mode": "raw"});
+        let document = json!({"mode": "json-document"});
+        let fields = json!({"mode": "json-fields", "columns": {"id": "$.id", "k": "@key", "o": "@offset", "t": "@topic"}});
+        let upsert =
+            |key: Value, on: &str| json!({"mode": "upsert", "key": key, "on_tombstone": on});
+        for (mapping, write, expected) in [
+            (
+                &raw,
+                json!({"mode": "append", "on_tombstone": "ignore"}),
+                "/sink/write/on_tombstone: does nothing here",
+            ),
+            (
+                &raw,
+                json!({"mode": "append", "key": ["key"]}),
+                "/sink/write/key: does nothing with append",
+            ),
+            (
+                &document,
+                json!({"on_tombstone": "delete"}),
+                "/sink/write/on_tombstone: append deletes nothing",
+            ),
+            (
+                &fields,
+                upsert(json!(["no"]), "fail"),
+                "/sink/write/key/0: 'no' is no column",
+            ),
+            (
+                &fields,
+                upsert(json!(["k", "k"]), "fail"),
+                "/sink/write/key/1: 'k' is named twice",
+            ),
+            (
+                &fields,
+                upsert(json!(["t", "id"]), "delete"),
+                "/sink/write/key/1: 'id' comes from $.id, which does not lead",
+            ),
+            (
+                &fields,
+                upsert(json!(["o"]), "delete"),
+                "/sink/write/key/0: 'o' comes from @offset",
+            ),
+            (
+                &fields,
+                upsert(json!("k"), "delete"),
+                "/sink/write/key: invalid type",
+            ),
+            (
+                &json!({"mode": "json-fields"}),
+                json!({}),
+                "/sink/mapping/columns: is required for json-fields",
+            ),
+            (
+                &json!({"mode": "raw", "columns": {}}),
+                json!({}),
+                "/sink/mapping/columns: must name between 1 and",
+            ),
+            (
+                &json!({"mode": "raw", "columns": {"a": "$.a"}}),
+                json!({}),
+                "/sink/mapping/columns/a: '$.a' is a path",
+            ),
+            (
+                &json!({"mode": "json-document", "columns": {"a": "@key"}}),
+                json!({}),
+                "/sink/mapping/columns: no column takes the document",
+            ),
+            (
+                &json!({"mode": "raw", "columns": {"a": "@headers"}}),
+                json!({}),
+                "/sink/mapping/columns/a: '@headers' is no source",
+            ),
+        ] {
+            let found = faults(&minimal(&json!({"mapping": mapping, "write": write})));
+            assert_eq!(found.len(), 1, "{found:#?}");
+            assert!(
+                found[0].starts_with(expected),
+                "{} is not {expected}",
+                found[0]
+            );
+        }
+        for (mapping, write) in [
+            (&raw, json!({"mode": "append"})),
+            (&raw, upsert(json!(["topic", "key"]), "delete")),
+            (&document, json!({"on_tombstone": "ignore"})),
+            (&fields, upsert(json!(["id"]), "ignore")),
+            (&fields, upsert(json!(["t", "k"]), "delete")),
+        ] {
+            read(&minimal(&json!({"mapping": mapping, "write": write}))).unwrap();
+        }
+    }
+}

@@ -3,11 +3,14 @@
 //! Unknown is `null`, never 0, and each sum says how many partitions it could not include.
 
 mod checkpoint;
+mod deletion;
 mod job;
 mod offsets;
 mod plan;
+mod reset;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
+pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
     Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
     SpecApplied, StartupModeView,
@@ -17,3 +20,4 @@ pub use offsets::{
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
+pub use reset::{PartitionRef, ResetPartition, ResetReport};

@@ -35,6 +35,13 @@ impl Chunk {
         }
     }
 
+    /// Forgets everything and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.rows.clear();
+        self.about.clear();
+        self.ends.clear();
+    }
+
     /// Whether there is nothing to write, not even a position.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.ends.is_empty()

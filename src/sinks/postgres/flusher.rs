@@ -15,10 +15,11 @@ use super::{
     chunk::Chunk,
     errors::{Trouble, mismatch},
     ledger::{Claim, Found, Step},
-    session::{close, send, within_deadline},
+    session::{COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline},
     slot::{Slot, Work},
 };
 use crate::{
+    crash_point::CrashPoint,
     engine::error::SinkError,
     model::{Code, TopicPartition, resolver::SinkPosition},
 };
@@ -95,7 +96,10 @@ impl Flusher {
         }
     }
 
-    async fn assign(&mut self, positions: &[(TopicPartition, SinkPosition)]) -> Result<(), SinkError> {
+    async fn assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
         let mut attempts = Attempts::default();
         loop {
             match self.try_assign(positions).await {
@@ -107,7 +111,10 @@ impl Flusher {
         Ok(())
     }
 
-    async fn try_assign(&mut self, positions: &[(TopicPartition, SinkPosition)]) -> Result<(), Trouble> {
+    async fn try_assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), Trouble> {
         let mut connection = self.take_connection().await?;
         let ledger = &self.target.ledger;
         within_deadline(ledger.assign(&mut connection, self.claim, positions)).await?;
@@ -121,6 +128,7 @@ impl Flusher {
                 return Err(self.blame(&chunk, piece, text).await?);
             }
         }
+        self.slot.recycle(chunk);
         Ok(())
     }
 
@@ -182,13 +190,10 @@ impl Flusher {
         let mut connection = self.take_connection().await?;
         let target = Arc::clone(&self.target);
         let claim = self.claim;
-        let outcome = within_deadline(async {
-            let found = target.ledger.begin(&mut connection, claim, steps).await?;
-            match found {
-                Found::After if *in_doubt => {
-                    rollback(&mut connection).await?;
-                    return Ok(());
-                }
+        let outcome = async {
+            let locked = target.ledger.begin(&mut connection, claim, steps);
+            match answered_within(LOCKS_WITHIN, locked).await? {
+                Found::After if *in_doubt => return rollback(&mut connection).await,
                 Found::After => {
                     return Err(mismatch(
                         "the target's progress is ahead of this job by just what it was about to write",
@@ -196,14 +201,14 @@ impl Flusher {
                 }
                 Found::Before => *in_doubt = false,
             }
-            target.write(&mut connection, chunk, rows).await?;
+            within_deadline(target.write(&mut connection, chunk, rows)).await?;
+            CrashPoint::BeforeSinkCommitted.reached();
             *in_doubt = true;
-            let committed = send(&mut connection, "COMMIT".to_owned()).await;
-            // A constraint that is checked at the end speaks here.
-            committed.map_err(|error| target.trouble_of_rows(&error))?;
+            answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await?;
+            CrashPoint::SinkCommitted.reached();
             *in_doubt = false;
             Ok(())
-        })
+        }
         .await;
         self.give_back(connection, &outcome).await;
         outcome
@@ -231,7 +236,7 @@ impl Flusher {
             && let Written::Refused(text) = self.write(chunk, &(piece.start..accepted)).await?
         {
             // It was accepted a moment ago: the table has changed meanwhile.
-            return Ok(self.target.refused(text));
+            return Ok(self.target.refused(&text));
         }
         let record = chunk.record(accepted);
         Ok(SinkError {
@@ -264,9 +269,7 @@ impl Flusher {
         let outcome = within_deadline(async {
             target.ledger.begin(&mut connection, claim, &[]).await?;
             target.write(&mut connection, chunk, rows).await?;
-            // What is checked at the end otherwise.
-            let checked = send(&mut connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
-            checked.map_err(|error| target.trouble_of_rows(&error))?;
+            target.check_constraints(&mut connection).await?;
             rollback(&mut connection).await
         })
         .await;
@@ -279,7 +282,9 @@ impl Flusher {
     async fn give_back(&mut self, mut connection: PgConnection, outcome: &Result<(), Trouble>) {
         let is_usable = match outcome {
             Ok(()) => true,
-            Err(Trouble::Rows(_)) => within_deadline(rollback(&mut connection)).await.is_ok(),
+            Err(Trouble::Rows(_)) => answered_within(LOCKS_WITHIN, rollback(&mut connection))
+                .await
+                .is_ok(),
             Err(Trouble::Away(_) | Trouble::Refused(_)) => false,
         };
         if is_usable {
@@ -296,7 +301,11 @@ impl Flusher {
     }
 
     /// Waits for what passes; what does not is handed on.
-    async fn wait_out(&mut self, trouble: Trouble, attempts: &mut Attempts) -> Result<(), SinkError> {
+    async fn wait_out(
+        &mut self,
+        trouble: Trouble,
+        attempts: &mut Attempts,
+    ) -> Result<(), SinkError> {
         let Trouble::Away(text) = trouble else {
             return Err(trouble.into_error());
         };
@@ -328,7 +337,9 @@ impl Attempts {
         let failed = self.0;
         self.0 = failed.saturating_add(1);
         let step = failed.checked_sub(1)?;
-        let pause = FIRST_PAUSE.saturating_mul(1 << step.min(10)).min(LONGEST_PAUSE);
+        let pause = FIRST_PAUSE
+            .saturating_mul(1 << step.min(10))
+            .min(LONGEST_PAUSE);
         // Not all writers at once.
         Some(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))
     }

@@ -127,7 +127,9 @@ impl Ledger {
             Trouble::of_statement(doing, &error)
         })?;
         let Some((known, number)) = claim_of(&rows)? else {
-            return Err(Trouble::Away(format!("{doing}: the claim was deleted meanwhile")));
+            return Err(Trouble::Away(format!(
+                "{doing}: the claim was deleted meanwhile"
+            )));
         };
         if known > epoch.0 {
             return Err(fenced(known, epoch));
@@ -161,7 +163,8 @@ impl Ledger {
         let stands_at = |position: fn(&Step) -> Offset| {
             steps.iter().all(|step| {
                 progress.get(&step.partition).is_some_and(|found| {
-                    found.position_id == step.from.position_id && found.next_offset == position(step)
+                    found.position_id == step.from.position_id
+                        && found.next_offset == position(step)
                 })
             })
         };
@@ -197,7 +200,10 @@ impl Ledger {
                 Some(found) if found.position_id >= position.position_id => {
                     return Err(mismatch(format!(
                         "{partition}: the sink stands at {} by checkpoint {}, the job begins at {} by checkpoint {}",
-                        found.next_offset, found.position_id, position.next_offset, position.position_id
+                        found.next_offset,
+                        found.position_id,
+                        position.next_offset,
+                        position.position_id
                     )));
                 }
                 _ => values.push(format!(
@@ -346,7 +352,10 @@ fn explain(steps: &[Step], progress: &SinkProgress) -> String {
             let found = match progress.get(&step.partition) {
                 None => "has no progress".to_owned(),
                 Some(found) => {
-                    format!("stands at {} by checkpoint {}", found.next_offset, found.position_id)
+                    format!(
+                        "stands at {} by checkpoint {}",
+                        found.next_offset, found.position_id
+                    )
                 }
             };
             format!(
@@ -365,16 +374,18 @@ fn unreadable(error: &sqlx::Error) -> Trouble {
     if passes(error) {
         Trouble::Away(error.to_string())
     } else {
-        mismatch(format!("the tables in schema handover are not readable: {error}"))
+        mismatch(format!(
+            "the tables in schema handover are not readable: {error}"
+        ))
     }
 }
 
 fn claim_of(rows: &[PgRow]) -> Result<Option<(i64, i64)>, Trouble> {
-    for row in rows.iter().filter(|row| is_tagged(row, "claim")) {
-        let read = || Ok((row.try_get(1)?, row.try_get(2)?));
-        return read().map(Some).map_err(|error| unreadable(&error));
-    }
-    Ok(None)
+    let Some(row) = rows.iter().find(|row| is_tagged(row, "claim")) else {
+        return Ok(None);
+    };
+    let read = || Ok((row.try_get(1)?, row.try_get(2)?));
+    read().map(Some).map_err(|error| unreadable(&error))
 }
 
 fn progress_of(rows: &[PgRow]) -> Result<SinkProgress, Trouble> {
@@ -391,7 +402,9 @@ fn progress_of(rows: &[PgRow]) -> Result<SinkProgress, Trouble> {
             };
             let (partition, offset, position_id) = read().map_err(|error| unreadable(&error))?;
             let next_offset = Offset::new(offset).ok_or_else(|| {
-                mismatch(format!("{partition}: the sink's progress is {offset}, which is no offset"))
+                mismatch(format!(
+                    "{partition}: the sink's progress is {offset}, which is no offset"
+                ))
             })?;
             let position = SinkPosition {
                 next_offset,
@@ -450,7 +463,9 @@ impl Standing {
                    AND has_table_privilege({table}.oid, 'DELETE'), false)"
             );
         }
-        sql.push_str(" FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'handover'");
+        sql.push_str(
+            " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'handover'",
+        );
         for (table, _) in TABLES {
             let _infallible = write!(
                 sql,
@@ -462,7 +477,12 @@ impl Standing {
         let mut tables = Vec::new();
         for (index, (table, create)) in TABLES.into_iter().enumerate() {
             let column = 4 + 2 * index;
-            tables.push((table, create, row.try_get(column)?, row.try_get(column + 1)?));
+            tables.push((
+                table,
+                create,
+                row.try_get(column)?,
+                row.try_get(column + 1)?,
+            ));
         }
         Ok(Self {
             has_schema: row.try_get(0)?,
@@ -573,9 +593,18 @@ mod tests {
         assert_eq!(standing(true, true, false).remedy("w"), None);
         assert_eq!(standing(true, true, true).remedy("w"), None);
         let all = standing(false, false, false).remedy("w").unwrap();
-        assert!(all.starts_with("CREATE SCHEMA handover; CREATE TABLE handover.sink_claims ("), "{all}");
-        assert!(all.contains("GRANT USAGE ON SCHEMA handover TO \"w\";"), "{all}");
-        assert!(all.ends_with("ON handover.sink_progress TO \"w\";"), "{all}");
+        assert!(
+            all.starts_with("CREATE SCHEMA handover; CREATE TABLE handover.sink_claims ("),
+            "{all}"
+        );
+        assert!(
+            all.contains("GRANT USAGE ON SCHEMA handover TO \"w\";"),
+            "{all}"
+        );
+        assert!(
+            all.ends_with("ON handover.sink_progress TO \"w\";"),
+            "{all}"
+        );
         let grants = standing(true, false, true).remedy("w").unwrap();
         assert!(!grants.contains("CREATE"), "{grants}");
     }

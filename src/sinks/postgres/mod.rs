@@ -42,7 +42,7 @@ use self::{
     flusher::Flusher,
     ledger::{Claim, Ledger},
     mapping::{RowEncoder, RowsSlice},
-    session::{close, identifier, within_deadline},
+    session::{close, identifier, send, within_deadline},
     slot::Slot,
     writer::PostgresWriter,
 };
@@ -118,6 +118,11 @@ impl Sink for PostgresSink {
         };
         let columns = within_deadline(async {
             let mut connection = self.database.connect().await?;
+            // Asked again at each start: a table that became unlogged since the spec was checked would lose rows, not progress.
+            let faults = table_faults(&mut connection, &self.spec).await?;
+            if let Some(fault) = faults.first() {
+                return Err(Trouble::Refused(SinkError::refused(fault.to_string())));
+            }
             let columns = catalogue::read_columns(&mut connection, &self.spec.table).await;
             let columns = columns
                 .map_err(|error| Trouble::of_statement("read the table's columns", &error))?;
@@ -180,14 +185,7 @@ pub(super) async fn check(
 ) -> Result<Vec<FieldError>, SinkError> {
     let checked = within_deadline(async {
         let mut connection = database.connect().await?;
-        let columns = catalogue::read_columns(&mut connection, &spec.table)
-            .await
-            .map_err(|error| Trouble::of_statement("read the catalogue", &error))?;
-        let mut faults: Vec<FieldError> = RowEncoder::new(spec, &columns)
-            .err()
-            .map(|missing| FieldError::new("/sink/mapping/columns", missing.to_string()))
-            .into_iter()
-            .collect();
+        let mut faults = table_faults(&mut connection, spec).await?;
         if let Some(remedy) = ledger::missing(&mut connection, database.role()).await? {
             faults.push(FieldError::new(
                 "/sink/connection",
@@ -202,6 +200,15 @@ pub(super) async fn check(
         Ok(faults)
     });
     checked.await.map_err(Trouble::into_error)
+}
+
+async fn table_faults(
+    connection: &mut PgConnection,
+    spec: &PostgresSinkSpec,
+) -> Result<Vec<FieldError>, Trouble> {
+    catalogue::check(connection, spec)
+        .await
+        .map_err(|error| Trouble::of_statement("read the catalogue", &error))
 }
 
 /// What a flusher needs to know of where its rows go.
@@ -236,7 +243,11 @@ impl Target {
         written.map_err(|error| self.trouble_of_rows(&error))
     }
 
-    async fn copy(&self, connection: &mut PgConnection, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+    async fn copy(
+        &self,
+        connection: &mut PgConnection,
+        rows: &RowsSlice<'_>,
+    ) -> Result<(), sqlx::Error> {
         let mut copy = connection.copy_in_raw(&self.copy).await?;
         for piece in rows.copy_text().chunks(COPY_PIECE_BYTES) {
             copy.send(piece).await?;
@@ -244,7 +255,11 @@ impl Target {
         copy.finish().await.map(drop)
     }
 
-    async fn replace(&self, connection: &mut PgConnection, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+    async fn replace(
+        &self,
+        connection: &mut PgConnection,
+        rows: &RowsSlice<'_>,
+    ) -> Result<(), sqlx::Error> {
         let deletions = rows.deletions();
         if deletions > 0 {
             run(connection, &self.delete, rows).await?;
@@ -255,18 +270,38 @@ impl Target {
         Ok(())
     }
 
+    /// Commits. A constraint that is checked at the end speaks here.
+    async fn commit(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
+        let committed = send(connection, "COMMIT".to_owned()).await;
+        committed
+            .map(drop)
+            .map_err(|error| self.trouble_of_rows(&error))
+    }
+
+    /// Checks what would be checked at the end only.
+    async fn check_constraints(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
+        let checked = send(connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
+        checked
+            .map(drop)
+            .map_err(|error| self.trouble_of_rows(&error))
+    }
+
     fn trouble_of_rows(&self, error: &sqlx::Error) -> Trouble {
         Trouble::of_rows(&self.table, &identifier(self.database.role()), error)
     }
 
     /// A refusal of which no record is to blame.
-    fn refused(&self, text: String) -> SinkError {
+    fn refused(&self, text: &str) -> SinkError {
         SinkError::refused(format!("write to {}: {text}", self.table))
     }
 }
 
 /// Runs a statement whose parameters are the rows' columns, without leaving a prepared statement behind.
-async fn run(connection: &mut PgConnection, sql: &str, rows: &RowsSlice<'_>) -> Result<(), sqlx::Error> {
+async fn run(
+    connection: &mut PgConnection,
+    sql: &str,
+    rows: &RowsSlice<'_>,
+) -> Result<(), sqlx::Error> {
     #[expect(
         clippy::disallowed_methods,
         reason = "the statement is made of the user's table, which no compiler knows"

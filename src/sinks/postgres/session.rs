@@ -19,9 +19,12 @@ use super::errors::{Trouble, describe};
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may take to say goodbye.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// One attempt at a whole transaction; the client's own limit, for a server that cannot be reached. Above what the server
-/// allows for one slow statement and a lock.
+/// The client's own limits, for a server that cannot be reached: for a whole conversation and for the statements with rows
+/// (above what the server allows for one slow statement), for taking locks (above two times the server's limit), for COMMIT.
+/// Giving up a COMMIT early is harmless: what became of it is read from the target, and that waits until it is decided.
 pub(super) const ATTEMPT_WITHIN: Duration = Duration::from_secs(75);
+pub(super) const LOCKS_WITHIN: Duration = Duration::from_secs(15);
+pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 /// Limits that the server enforces, in milliseconds: a statement, a lock, a session that holds locks and says nothing (its
 /// process is frozen or unreachable, and a successor waits for its lock), a client that acknowledges no packets.
 const STATEMENT_MS: u32 = 60_000;
@@ -114,11 +117,18 @@ pub(super) async fn close(connection: PgConnection) {
 pub(super) async fn within_deadline<T>(
     conversation: impl Future<Output = Result<T, Trouble>>,
 ) -> Result<T, Trouble> {
-    let timed = timeout(ATTEMPT_WITHIN, conversation).await;
-    timed.unwrap_or_else(|_elapsed| {
+    answered_within(ATTEMPT_WITHIN, conversation).await
+}
+
+/// Waits for a part of a conversation.
+pub(super) async fn answered_within<T>(
+    limit: Duration,
+    part: impl Future<Output = Result<T, Trouble>>,
+) -> Result<T, Trouble> {
+    timeout(limit, part).await.unwrap_or_else(|_elapsed| {
         Err(Trouble::Away(format!(
-            "no answer within {} s",
-            ATTEMPT_WITHIN.as_secs()
+            "the target database gave no answer within {} s",
+            limit.as_secs()
         )))
     })
 }
@@ -128,7 +138,9 @@ pub(super) async fn send(
     connection: &mut PgConnection,
     sql: String,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await
+    sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_all(connection)
+        .await
 }
 
 /// Begins a transaction and sets its limits: statements for the front of a message. Their rows have one column, or none.

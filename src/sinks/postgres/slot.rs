@@ -39,6 +39,8 @@ pub(super) struct Slot {
 
 struct State {
     filling: Chunk,
+    /// The memory of the chunk before, empty.
+    spare: Option<Chunk>,
     /// When the first row came; `None` without rows.
     since: Option<Instant>,
     /// Whether the chunk goes before it is full or old.
@@ -57,6 +59,7 @@ impl Slot {
     pub(super) fn new(empty: Rows, max_rows: usize, linger: Duration) -> Arc<Self> {
         let state = State {
             filling: Chunk::new(empty.clone()),
+            spare: None,
             since: None,
             flush_now: false,
             assign: None,
@@ -152,7 +155,7 @@ impl Slot {
     pub(super) fn end(&self) {
         let mut state = self.state();
         state.ending = true;
-        state.filling = Chunk::new(self.empty.clone());
+        state.filling.clear();
         state.since = None;
         self.flusher.notify_one();
     }
@@ -169,8 +172,14 @@ impl Slot {
         let due = state.since.map(|since| since + self.linger);
         let is_due = due.is_some_and(|due| due <= now);
         // Rows before new positions, as they came.
-        if state.flush_now || is_due || self.is_full(&state.filling) || (state.assign.is_some() && !state.filling.is_empty()) {
-            let chunk = std::mem::replace(&mut state.filling, Chunk::new(self.empty.clone()));
+        if state.flush_now
+            || is_due
+            || self.is_full(&state.filling)
+            || (state.assign.is_some() && !state.filling.is_empty())
+        {
+            let next = state.spare.take();
+            let next = next.unwrap_or_else(|| Chunk::new(self.empty.clone()));
+            let chunk = std::mem::replace(&mut state.filling, next);
             state.since = None;
             state.flush_now = false;
             state.in_flight = true;
@@ -187,6 +196,12 @@ impl Slot {
     /// Waits until the writer has something.
     pub(super) async fn called(&self) {
         self.flusher.notified().await;
+    }
+
+    /// Gives back the memory of a chunk that was written.
+    pub(super) fn recycle(&self, mut chunk: Chunk) {
+        chunk.clear();
+        self.state().spare = Some(chunk);
     }
 
     /// What was taken is done.

@@ -2,26 +2,32 @@
 //!
 //! `scripts/chaos` runs the same with more kills and a seed of choice.
 
-use crate::support::chaos::{Chaos, Target};
+use crate::support::chaos::{Chaos, SinkKind};
 
 /// Kills in `make test`, by sink.
+const OF_POSTGRES: u64 = 100;
 const OF_LOG: u64 = 30;
 const OF_BLACKHOLE: u64 = 15;
 
 /// Lives end anywhere: while the server boots, while it recovers, and mostly while it works.
-const LIFE_MS: (u64, u64) = (150, 1_500);
+const LIFE_MS: (u64, u64) = (50, 1_200);
+
+#[test]
+fn of_the_postgres_sink_nothing_is_lost_and_nothing_is_doubled() {
+    run("chaos-postgres", SinkKind::Postgres, OF_POSTGRES);
+}
 
 #[test]
 fn of_the_log_sink_nothing_is_lost_and_nothing_comes_again_that_a_checkpoint_covered() {
-    run("chaos-log", Target::Log, OF_LOG);
+    run("chaos-log", SinkKind::Log, OF_LOG);
 }
 
 #[test]
 fn of_the_blackhole_the_last_life_counts_every_record_once() {
-    run("chaos-blackhole", Target::Blackhole, OF_BLACKHOLE);
+    run("chaos-blackhole", SinkKind::Blackhole, OF_BLACKHOLE);
 }
 
-fn run(name: &'static str, sink: Target, kills: u64) {
+fn run(name: &'static str, sink: SinkKind, kills: u64) {
     let chaos = Chaos {
         name,
         seed: number("HANDOVER_CHAOS_SEED").unwrap_or_else(|| fastrand::u64(..)),

@@ -1,5 +1,7 @@
 //! A job with one reader and a sink that takes nothing for a while.
 
+use std::collections::BTreeSet;
+
 use super::Scene;
 use crate::support::{
     kafka::Kafka,
@@ -31,10 +33,14 @@ pub(super) fn run(file: &'static str) {
     let ends = (0..PARTITIONS).map(|partition| (partition, EACH)).collect();
     let again = scene.server.log.await_complete(0, &scene.name, &ends, SOON);
     assert_eq!(again, 0, "the restart repeats nothing");
-    assert_eq!(
-        scene.job.offsets().map(|row| row.subtask),
-        [(0, 0), (1, 1), (2, 2), (3, 3)].into()
-    );
+    // Which one reads which depends on the topic's name.
+    let subtasks: BTreeSet<u32> = scene
+        .job
+        .offsets()
+        .map(|row| row.subtask)
+        .into_values()
+        .collect();
+    assert_eq!(subtasks, [0, 1, 2, 3].into());
 
     page.run("Go back");
     page.end();

@@ -19,6 +19,12 @@ pub(super) fn run(file: &'static str) {
     scene.produce(0, 100);
     scene.produce(1, 10);
     scene.kafka.delete_records(&scene.name, 0, 70);
+    // Who looks before the start is told.
+    scene.job.offsets();
+    scene.await_view("it is told ahead", |view| {
+        let summary = view["summary"].as_str().unwrap_or_default();
+        summary.ends_with("; the position of 1 partition is outside its log")
+    });
     let refused = scene.job.refused("/start", &json!({}));
     assert_eq!(refused.code, "start-blocked", "{:#}", refused.body);
 

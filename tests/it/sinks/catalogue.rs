@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Target, remedy, spec};
+use super::target::{Target, remedy, spec};
 
 const KEY_AND_TOTAL: &str = "CREATE TABLE app.t (id text PRIMARY KEY, total numeric)";
 
@@ -284,11 +284,11 @@ fn on_keys_and_rights() -> Vec<Case> {
             make_index,
         ),
         case(
-            "CREATE TABLE app.t (id text, total numeric); CREATE UNIQUE INDEX some ON app.t (id) WHERE total > 0",
+            "CREATE TABLE app.t (id text, total numeric); CREATE UNIQUE INDEX part_of ON app.t (id) WHERE total > 0",
             key_and_total(),
             upsert(),
             "/sink/write/key",
-            "\"some\" is partial",
+            "\"part_of\" is partial",
             make_index,
         ),
         case(
@@ -429,7 +429,7 @@ async fn rights_on_the_columns_that_are_used_are_enough() {
     target
         .run(&format!(
             "CREATE SCHEMA app; GRANT USAGE ON SCHEMA app TO ROLE; {KEY_AND_TOTAL}; ALTER TABLE app.t ADD COLUMN other int;
-             GRANT SELECT (id), INSERT (id, total), UPDATE (total) ON app.t TO ROLE"
+             GRANT SELECT (id, total), INSERT (id, total), UPDATE (total) ON app.t TO ROLE"
         ))
         .await;
     let spec = spec(
@@ -446,5 +446,31 @@ async fn rights_on_the_columns_that_are_used_are_enough() {
             .unwrap();
     }
     assert_eq!(target.lines("SELECT t::text FROM app.t").await, ["(k,2,)"]);
+    target.finish().await;
+}
+
+#[tokio::test]
+async fn the_examples_of_the_documentation_fit_their_tables() {
+    let mut target = Target::create().await;
+    let page = include_str!("../../../docs/sinks/postgres.md");
+    let (_, examples) = page.split_once("## Examples").unwrap();
+    let blocks: Vec<&str> = examples.split("```").skip(1).step_by(2).collect();
+    assert!(blocks.len() >= 6, "{blocks:?}");
+    for pair in blocks.chunks(2) {
+        let [sink, table] = pair else {
+            panic!("{pair:?}");
+        };
+        let sink: Value = serde_json::from_str(sink.strip_prefix("json").unwrap()).unwrap();
+        target.run(table.strip_prefix("sql").unwrap()).await;
+        let write = sink.get("write").unwrap_or(&Value::Null);
+        let spec = spec(sink["table"].as_str().unwrap(), &sink["mapping"], write);
+        let grants = target.mend(&spec).await;
+        assert!(
+            grants
+                .iter()
+                .all(|statement| statement.starts_with("GRANT")),
+            "{grants:?}"
+        );
+    }
     target.finish().await;
 }

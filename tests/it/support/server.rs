@@ -19,7 +19,7 @@ use super::{
     kafka::Kafka,
     sink::SinkLog,
     unique,
-    wait::{SOON, eventually},
+    wait::{SOON, breathe, eventually},
 };
 
 /// A server and its folder. Ends with the test; when the test fails, its last log lines are shown.
@@ -68,6 +68,16 @@ impl TestServer {
 
     /// A server with a database that belongs to the test.
     pub(crate) fn start_with(kafka: &Kafka, database_url: &str, output: Output) -> Self {
+        Self::start_configured(kafka, database_url, output, "")
+    }
+
+    /// A server with more in its configuration file: whole sections.
+    pub(crate) fn start_configured(
+        kafka: &Kafka,
+        database_url: &str,
+        output: Output,
+        more: &str,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
         let config = folder.path().join("handover.toml");
@@ -87,6 +97,7 @@ filter = "info"
 [connections.main]
 type = "kafka"
 bootstrap_servers = "{}"
+{more}
 "#,
             unique("server"),
             folder.path().display(),
@@ -130,6 +141,20 @@ bootstrap_servers = "{}"
     pub(crate) fn await_crash(&mut self) {
         let status = self.await_exit();
         assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+    }
+
+    /// Waits until the process has died at its crash point, but not longer than this; says whether it has.
+    pub(crate) fn crashes_within(&mut self, span: Duration) -> bool {
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            if let Some(status) = self.exited() {
+                assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+                self.process = None;
+                return true;
+            }
+            breathe(Duration::from_millis(2));
+        }
+        false
     }
 
     /// Waits until the process has ended by itself.
@@ -206,6 +231,11 @@ bootstrap_servers = "{}"
         self.log.follow(read);
         // Ends with the server.
         std::thread::spawn(move || std::io::copy(&mut pipe, &mut written));
+    }
+
+    /// The database of the server, if it has one of its own.
+    pub(crate) fn database(&self) -> &Database {
+        self._database.as_ref().expect("a database of its own")
     }
 
     fn running(&mut self) -> &mut Running {

@@ -201,10 +201,12 @@ fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, st
 /// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, and its successor rightly
 /// says `starting`.
 fn was_struck_since(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
-    let is_same = |snapshot: &&&Snapshot| snapshot.state.as_ref() == Some(stored);
-    let first = facts.snapshots.iter().find(is_same);
+    let is_same = |snapshot: &&Snapshot| snapshot.state.as_ref() == Some(stored);
+    let first = facts.snapshots.iter().position(is_same);
     first.is_some_and(|first| {
-        let lifetime = first.began..=answer.at;
+        // It was stored after the look before, which had not seen it.
+        let stored_after = facts.snapshots[first.saturating_sub(1)].began;
+        let lifetime = stored_after..=answer.at;
         facts
             .faults
             .iter()

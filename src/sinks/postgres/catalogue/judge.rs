@@ -364,7 +364,8 @@ impl Judge<'_> {
             if write.mode == WriteMode::Upsert {
                 let is_key = write.key.contains(&facts.column.name);
                 update &= is_key || facts.may_update;
-                select &= !is_key || facts.may_select;
+                // EXCLUDED counts as reading the table's own column.
+                select &= facts.may_select;
             }
         }
         let delete = write.on_tombstone != Some(OnTombstone::Delete) || relation.may_delete;

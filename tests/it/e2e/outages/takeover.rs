@@ -22,12 +22,8 @@ use crate::{
 
 /// A server whose lease is as short as it may be.
 fn server(kafka: &Kafka, database: &str) -> TestServer {
-    let mut server = TestServer::start_with(kafka, database, Output::Followed);
-    server.kill();
-    let config = server.config();
-    server.write_config(&format!("{config}\n[lease]\nttl = \"3s\"\n"));
-    server.boot();
-    server
+    let lease = "[lease]\nttl = \"3s\"";
+    TestServer::start_configured(kafka, database, Output::Followed, lease)
 }
 
 fn owner(view: &Value) -> (String, i64) {

@@ -9,21 +9,36 @@ async fn rows_and_progress_commit_together() {
     let sink = world.sink(job, &raw());
     assert_eq!(sink.progress().await.unwrap(), SinkProgress::new());
     let mut writer = world.writer(&sink, 1, &[(0, 5, 1), (1, 0, 1)]).await;
-    assert_eq!(sink.progress().await.unwrap(), progress(&[(0, 5, 1), (1, 0, 1)]));
+    assert_eq!(
+        sink.progress().await.unwrap(),
+        progress(&[(0, 5, 1), (1, 0, 1)])
+    );
     let mut mixed = records(0, 5..8);
     mixed.extend(records(1, 0..2));
     mixed.extend(records(0, 8..10));
     writer.write(&batch(mixed)).await.unwrap();
-    writer.prepare(CheckpointId(2), &positions(&[(0, 10), (1, 2)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(2), &positions(&[(0, 10), (1, 2)]))
+        .await
+        .unwrap();
     assert_eq!(world.offsets(0).await, [5, 6, 7, 8, 9]);
     assert_eq!(world.offsets(1).await, [0, 1]);
-    assert_eq!(sink.progress().await.unwrap(), progress(&[(0, 10, 1), (1, 2, 1)]));
+    assert_eq!(
+        sink.progress().await.unwrap(),
+        progress(&[(0, 10, 1), (1, 2, 1)])
+    );
     writer.abort().await;
     writer.close().await;
     // The next owner begins where the target stands.
     let next = world.sink(job, &raw());
-    assert_eq!(next.recover(LeaseEpoch(2)).await.unwrap(), progress(&[(0, 10, 1), (1, 2, 1)]));
-    assert_eq!(next.identity(), format!("postgres/warehouse/{}/public.orders", world.database.name()));
+    assert_eq!(
+        next.recover(LeaseEpoch(2)).await.unwrap(),
+        progress(&[(0, 10, 1), (1, 2, 1)])
+    );
+    assert_eq!(
+        next.identity(),
+        format!("postgres/warehouse/{}/public.orders", world.database.name())
+    );
     assert!(next.has_fence());
 }
 
@@ -35,9 +50,18 @@ async fn rows_are_seen_within_the_linger_and_positions_without_rows_at_the_barri
     writer.write(&batch(records(0, 0..1))).await.unwrap();
     until("the row", async || world.rows().await == 1).await;
     // Past transaction markers.
-    writer.prepare(CheckpointId(2), &positions(&[(0, 3), (1, 7)])).await.unwrap();
-    assert_eq!(sink.progress().await.unwrap(), progress(&[(0, 3, 1), (1, 7, 1)]));
-    writer.prepare(CheckpointId(3), &positions(&[(0, 3), (1, 7)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(2), &positions(&[(0, 3), (1, 7)]))
+        .await
+        .unwrap();
+    assert_eq!(
+        sink.progress().await.unwrap(),
+        progress(&[(0, 3, 1), (1, 7, 1)])
+    );
+    writer
+        .prepare(CheckpointId(3), &positions(&[(0, 3), (1, 7)]))
+        .await
+        .unwrap();
     writer.close().await;
 }
 
@@ -51,7 +75,10 @@ async fn a_transaction_has_at_most_so_many_rows() {
     writer.write(&batch(records(0, 0..50))).await.unwrap();
     // Longer than a piece, so it does not wait for the linger.
     until("all rows", async || world.rows().await == 50).await;
-    writer.prepare(CheckpointId(2), &positions(&[(0, 50)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(2), &positions(&[(0, 50)]))
+        .await
+        .unwrap();
     let largest = "SELECT max(n) FROM (SELECT count(*) AS n FROM orders GROUP BY xmin::text) AS t";
     assert_eq!(world.number(largest).await, 7);
     writer.close().await;
@@ -68,9 +95,15 @@ async fn subtasks_write_side_by_side() {
         subtasks.push(tokio::spawn(async move {
             writer.assign(&beginnings(&[(number, 0, 1)])).await.unwrap();
             for begin in (0..2_000).step_by(100) {
-                writer.write(&batch(records(number, begin..begin + 100))).await.unwrap();
+                writer
+                    .write(&batch(records(number, begin..begin + 100)))
+                    .await
+                    .unwrap();
             }
-            writer.prepare(CheckpointId(2), &positions(&[(number, 2_000)])).await.unwrap();
+            writer
+                .prepare(CheckpointId(2), &positions(&[(number, 2_000)]))
+                .await
+                .unwrap();
             writer.close().await;
         }));
     }
@@ -87,7 +120,9 @@ async fn subtasks_write_side_by_side() {
 #[tokio::test]
 async fn the_last_record_of_a_key_wins_and_a_tombstone_deletes() {
     let world = World::new().await;
-    world.run("CREATE TABLE latest (id int PRIMARY KEY, value text, pos bigint)").await;
+    world
+        .run("CREATE TABLE latest (id int PRIMARY KEY, value text, pos bigint)")
+        .await;
     let sink = world.sink(
         new_job(),
         &json!({
@@ -110,7 +145,10 @@ async fn the_last_record_of_a_key_wins_and_a_tombstone_deletes() {
         keyed(3, "3", Some("d")),
     ];
     writer.write(&batch(first)).await.unwrap();
-    writer.prepare(CheckpointId(2), &positions(&[(0, 4)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(2), &positions(&[(0, 4)]))
+        .await
+        .unwrap();
     let all = "SELECT id || ' ' || value || ' ' || pos FROM latest ORDER BY id";
     assert_eq!(world.texts(all).await, ["1 c 2", "2 b 1", "3 d 3"]);
     let second = vec![
@@ -121,7 +159,10 @@ async fn the_last_record_of_a_key_wins_and_a_tombstone_deletes() {
         keyed(8, "4", None),
     ];
     writer.write(&batch(second)).await.unwrap();
-    writer.prepare(CheckpointId(3), &positions(&[(0, 9)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(3), &positions(&[(0, 9)]))
+        .await
+        .unwrap();
     assert_eq!(world.texts(all).await, ["1 c 2", "3 e 6"]);
     assert_eq!(sink.progress().await.unwrap(), progress(&[(0, 9, 1)]));
     writer.close().await;

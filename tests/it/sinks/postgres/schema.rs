@@ -13,8 +13,12 @@ impl Clerk {
     async fn new() -> Self {
         let world = World::new().await;
         let name = format!("clerk_{}", Uuid::new_v4().simple());
-        world.run(&format!("CREATE ROLE {name} LOGIN PASSWORD 'hush'")).await;
-        world.run(&format!("GRANT INSERT ON orders TO {name}")).await;
+        world
+            .run(&format!("CREATE ROLE {name} LOGIN PASSWORD 'hush'"))
+            .await;
+        world
+            .run(&format!("GRANT INSERT ON orders TO {name}"))
+            .await;
         let url = world.database.url();
         let (_, place) = url.split_once('@').unwrap();
         Self {
@@ -25,7 +29,9 @@ impl Clerk {
     }
 
     async fn end(self) {
-        self.world.run(&format!("DROP OWNED BY {}", self.name)).await;
+        self.world
+            .run(&format!("DROP OWNED BY {}", self.name))
+            .await;
         self.world.run(&format!("DROP ROLE {}", self.name)).await;
     }
 }
@@ -39,7 +45,10 @@ async fn a_role_that_may_not_create_is_told_what_an_owner_has_to_run() {
     let error = sink.recover(LeaseEpoch(1)).await.unwrap_err();
     assert_eq!(error.class, ErrorClass::Deterministic);
     let faults = sinks(&clerk.url).check(&sink_spec(&raw())).await.unwrap();
-    let fault = faults.iter().find(|fault| fault.pointer == "/sink/connection").unwrap();
+    let fault = faults
+        .iter()
+        .find(|fault| fault.pointer == "/sink/connection")
+        .unwrap();
     for words in [&error.detail, &fault.message] {
         let (_, lines) = words.split_once("run: ").unwrap();
         assert!(lines.starts_with("CREATE SCHEMA handover;"), "{lines}");
@@ -51,14 +60,25 @@ async fn a_role_that_may_not_create_is_told_what_an_owner_has_to_run() {
     let mut writer = sink.writer(0).await.unwrap();
     writer.assign(&beginnings(&[(0, 0, 1)])).await.unwrap();
     writer.write(&batch(records(0, 0..2))).await.unwrap();
-    writer.prepare(CheckpointId(2), &positions(&[(0, 2)])).await.unwrap();
+    writer
+        .prepare(CheckpointId(2), &positions(&[(0, 2)]))
+        .await
+        .unwrap();
     assert_eq!(world.rows().await, 2);
     // Taken away while it runs.
-    world.run(&format!("REVOKE INSERT ON orders FROM {}", clerk.name)).await;
+    world
+        .run(&format!("REVOKE INSERT ON orders FROM {}", clerk.name))
+        .await;
     writer.write(&batch(records(0, 2..3))).await.unwrap();
-    let error = writer.prepare(CheckpointId(3), &positions(&[(0, 3)])).await.unwrap_err();
+    let error = writer
+        .prepare(CheckpointId(3), &positions(&[(0, 3)]))
+        .await
+        .unwrap_err();
     assert_eq!(error.class, ErrorClass::Deterministic);
-    let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON \"public\".\"orders\" TO \"{}\";", clerk.name);
+    let grant = format!(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON \"public\".\"orders\" TO \"{}\";",
+        clerk.name
+    );
     assert!(error.detail.contains(&grant), "{error}");
     writer.close().await;
     clerk.end().await;
@@ -74,5 +94,10 @@ async fn jobs_that_begin_at_once_make_the_schema_together() {
     for claim in claims.collect::<Vec<_>>() {
         claim.await.unwrap().unwrap();
     }
-    assert_eq!(world.number("SELECT count(*) FROM handover.sink_claims").await, 8);
+    assert_eq!(
+        world
+            .number("SELECT count(*) FROM handover.sink_claims")
+            .await,
+        8
+    );
 }
