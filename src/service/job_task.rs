@@ -493,7 +493,6 @@ impl JobTask {
         .await?;
         let claim = self.claim_sink(operation, &lease).await?;
         let row = &claim.row;
-        self.close_former_target(row, claim.install, &lease).await;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
         let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
         if !resolved.blockers.is_empty() {
@@ -548,6 +547,8 @@ impl JobTask {
                 Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
+        // Before the new one: both may have one claim, and the last counts.
+        self.close_former_target(&row, install, &lease).await;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(

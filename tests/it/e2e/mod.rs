@@ -17,6 +17,7 @@ mod parallelism;
 mod postgres;
 mod restart;
 mod shutdown;
+mod sink_progress;
 mod startup_mode_changes;
 mod startup_modes;
 mod stop_start;
