@@ -78,7 +78,6 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             partitions: Vec::new(),
             sink: PlannedSink::default(),
             totals: PlanTotals::default(),
-            sink: PlannedSink::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),
             summary: String::new(),
