@@ -1,6 +1,6 @@
 # Thin: what happens is in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast bench fmt lint doc openapi sqlx-prepare web setup
+.PHONY: help demo test test-fast chaos bench fmt lint doc openapi sqlx-prepare web setup
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -13,6 +13,9 @@ test: ## everything that must hold, on a real Kafka and PostgreSQL
 
 test-fast: ## unit tests and the layer test only
 	@scripts/test --fast
+
+chaos: ## a thousand kill -9 under load, judged by the oracle (ARGS="--kills 200 --seed 7")
+	@scripts/chaos $(ARGS)
 
 bench: ## the engine beside a bare librdkafka loop, the Postgres sink beside psql's COPY (ARGS="sink --rounds 5")
 	@scripts/bench $(ARGS)

@@ -4,6 +4,7 @@
 
 pub mod app;
 pub mod config;
+pub mod crash_point;
 pub mod dev;
 pub mod engine;
 pub mod http;

@@ -11,6 +11,7 @@ use clap::Parser;
 use handover::{
     app::{self, Reloading},
     config::{Config, PropertyRules, Sources},
+    crash_point,
     dev::{self, DevOptions},
     http, kafka,
     store::{Store, StoreConfig},
@@ -55,6 +56,11 @@ fn main() -> ExitCode {
 fn serve(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     let config = load(args.clone())?;
     let filter = telemetry::init(&config.log)?;
+    crash_point::arm(
+        cli::environment()
+            .get(crash_point::VARIABLE)
+            .map(String::as_str),
+    )?;
     run(false, async |shutdown| {
         let reloading = Reloading {
             hangups: signal(SignalKind::hangup()).context("cannot listen for signals")?,

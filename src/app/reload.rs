@@ -1,6 +1,6 @@
 //! Follows changes of the configuration while the server runs: at SIGHUP it is read again and counts wholly or not at all.
 //!
-//! What can be followed is `log.filter` and the Kafka connections; a new configuration that wants more is refused with
+//! What can be followed is `log.filter` and the connections; a new configuration that wants more is refused with
 //! everything that stands against it, and nothing changes. A run keeps the clients it has, since a change of broker or
 //! password under its feet would be a failure that nobody asked for: what is new counts from its next start on.
 
@@ -8,11 +8,12 @@ use std::{collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration}
 
 use tokio::{signal::unix::Signal, task::spawn_blocking, time::timeout};
 
-use super::server::{AppError, cluster};
+use super::server::{AppError, cluster, targets};
 use crate::{
     config::{Changes, Config, ConfigFault, ConnectionChange, InvalidConfig},
     model::ids::JobName,
-    service::{Clusters, Connections, JobsByConnection, NotReplaced},
+    service::{Clusters, Connections, JobsByConnection, NotReplaced, TargetChanges},
+    sinks::{PostgresTargets, Sinks},
     telemetry::LogFilter,
 };
 
@@ -49,7 +50,7 @@ enum Refusal {
     #[error(transparent)]
     Connections(NotReplaced),
     #[error(transparent)]
-    Cluster(AppError),
+    Connection(AppError),
     #[error("the configuration cannot be read: {0}")]
     Unread(String),
 }
@@ -67,14 +68,21 @@ pub(super) struct Reloader {
     /// What counts now.
     config: Config,
     connections: Connections,
+    sinks: Sinks,
 }
 
 impl Reloader {
-    pub(super) fn new(reloading: Reloading, config: Config, connections: Connections) -> Self {
+    pub(super) fn new(
+        reloading: Reloading,
+        config: Config,
+        connections: Connections,
+        sinks: Sinks,
+    ) -> Self {
         Self {
             reloading,
             config,
             connections,
+            sinks,
         }
     }
 
@@ -103,7 +111,17 @@ impl Reloader {
         let clusters = self
             .clusters(&new, &changes)
             .map_err(|refusal| vec![refusal])?;
-        let old_clients = match self.connections.replace(clusters).await {
+        let targets = targets(&new).map_err(|error| vec![Refusal::Connection(error)])?;
+        let put_targets = || self.sinks.replace_targets(targets.clone());
+        let replaced = self
+            .connections
+            .replace(
+                clusters,
+                self.target_changes(&changes, &targets),
+                put_targets,
+            )
+            .await;
+        let old_clients = match replaced {
             Ok(old_clients) => old_clients,
             Err(NotReplaced::InUse(naming)) => return Err(in_use(naming).collect()),
             Err(unknown @ NotReplaced::Unknown(_)) => {
@@ -156,6 +174,23 @@ impl Reloader {
         refusals
     }
 
+    /// What becomes of the target databases.
+    fn target_changes(&self, changes: &Changes, new: &PostgresTargets) -> TargetChanges {
+        let was_target = |name: &String| {
+            self.config
+                .connections
+                .get(name)
+                .is_some_and(|connection| connection.postgres().is_some())
+        };
+        let (renewed, removed) = changes
+            .connections
+            .keys()
+            .filter(|name| was_target(name))
+            .cloned()
+            .partition(|name| new.contains_key(name));
+        TargetChanges { removed, renewed }
+    }
+
     /// The clusters of a new configuration; those of connections that stay as they are go on with their clients.
     fn clusters(&self, new: &Config, changes: &Changes) -> Result<Clusters, Refusal> {
         let current = self.connections.current();
@@ -166,10 +201,11 @@ impl Reloader {
         };
         new.connections
             .iter()
+            .filter_map(|(name, connection)| Some((name, connection.kafka()?)))
             .map(|(name, connection)| {
                 let cluster = match same(name) {
                     Some(cluster) => Arc::clone(cluster),
-                    None => cluster(name, connection).map_err(Refusal::Cluster)?,
+                    None => cluster(name, connection).map_err(Refusal::Connection)?,
                 };
                 Ok((name.clone(), cluster))
             })

@@ -14,7 +14,7 @@ use super::{
     reload::{Reloader, Reloading},
 };
 use crate::{
-    config::{self, Config, KafkaConnection as ConfiguredConnection},
+    config::{self, Config, KafkaConnection as ConfiguredConnection, PostgresConnection},
     engine::{
         error::StoreError,
         ports::{Clock, KafkaCluster, SinkFactory},
@@ -22,7 +22,7 @@ use crate::{
     http::{self, HttpOptions, ServeLimits},
     kafka::{Cluster, KafkaConnection},
     service::{Clusters, ServiceError, Settings},
-    sinks::{LogOutput, Sinks},
+    sinks::{LogOutput, PostgresTarget, PostgresTargets, Sinks},
     store::{Store, StoreConfig},
 };
 
@@ -79,6 +79,8 @@ pub async fn run(
         max_connections: config.store.max_connections,
     })?;
     let clusters = clusters(&config)?;
+    let sinks = Sinks::new(LogOutput::new(io::stdout()).map_err(AppError::LogOutput)?);
+    sinks.replace_targets(targets(&config)?);
     let schema = bring_up_schema(
         store.clone(),
         config.store.migrate_at_start,
@@ -93,7 +95,7 @@ pub async fn run(
     let mut app = App::start(Parts {
         store,
         clusters,
-        sinks: sinks()?,
+        sinks: Arc::new(sinks.clone()) as Arc<dyn SinkFactory>,
         clock: Arc::new(SystemClock),
         settings: Settings {
             public_url: public_url.clone(),
@@ -130,7 +132,11 @@ pub async fn run(
     let connections = app.connections();
     let reload = async {
         match reloading {
-            Some(reloading) => Reloader::new(reloading, config, connections).run().await,
+            Some(reloading) => {
+                Reloader::new(reloading, config, connections, sinks)
+                    .run()
+                    .await
+            }
             None => std::future::pending().await,
         }
     };
@@ -173,7 +179,9 @@ async fn bring_up_schema(
                     told = true;
                 }
             }
-            Err(error @ (StoreError::Refused(_) | StoreError::Fenced)) => return Err(error),
+            Err(error @ (StoreError::Refused(_) | StoreError::Fenced | StoreError::NoSuchJob)) => {
+                return Err(error);
+            }
         }
         tokio::select! {
             () = sleep(SCHEMA_AGAIN) => {}
@@ -186,8 +194,27 @@ fn clusters(config: &Config) -> Result<Clusters, AppError> {
     config
         .connections
         .iter()
+        .filter_map(|(name, connection)| Some((name, connection.kafka()?)))
         .map(|(name, connection)| Ok((name.clone(), cluster(name, connection)?)))
         .collect()
+}
+
+/// The target databases; nothing is asked of them.
+pub(super) fn targets(config: &Config) -> Result<PostgresTargets, AppError> {
+    config
+        .connections
+        .iter()
+        .filter_map(|(name, connection)| Some((name, connection.postgres()?)))
+        .map(|(name, connection)| Ok((name.clone(), target(name, connection)?)))
+        .collect()
+}
+
+fn target(name: &str, connection: &PostgresConnection) -> Result<PostgresTarget, AppError> {
+    PostgresTarget::new(connection.url.expose()).map_err(|fault| AppError::Connection {
+        connection: name.to_owned(),
+        property: "url".to_owned(),
+        fault,
+    })
 }
 
 /// Makes the cluster of a connection; nothing is asked of a broker.
@@ -211,11 +238,6 @@ pub(super) fn cluster(
         }
     })?;
     Ok(Arc::new(Cluster::new(checked)))
-}
-
-fn sinks() -> Result<Arc<dyn SinkFactory>, AppError> {
-    let sinks = Sinks::new(LogOutput::new(io::stdout()).map_err(AppError::LogOutput)?);
-    Ok(Arc::new(sinks))
 }
 
 /// The machine's clock.

@@ -168,6 +168,9 @@ mod tests {
         [connections.spare]
         type = "kafka"
         bootstrap_servers = "c:3"
+        [connections.target]
+        type = "postgres"
+        url = "postgres://w:hush@t/d"
     "#;
 
     fn load(file: &str, environment: &[(&str, &str)]) -> Config {
@@ -245,6 +248,12 @@ mod tests {
                 "connections.spare",
                 "connections.new",
                 "connections.new (added), connections.spare (removed)",
+            ),
+            ("w:hush@t/d", "w:other@t/d", "connections.target (changed)"),
+            (
+                "connections.target",
+                "connections.aim",
+                "connections.aim (added), connections.target (removed)",
             ),
             // Not followed.
             ("127.0.0.1:8080", "127.0.0.1:8081", "server.listen"),

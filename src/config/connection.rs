@@ -3,13 +3,54 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    secret::{Secret, SecretReference},
+    secret::{PostgresUrl, Secret, SecretReference},
     sources::Reading,
 };
-use crate::model::reader::nearest;
+use crate::{model::reader::nearest, sinks::PostgresTarget};
 
 /// The longest name of a connection.
 const MAX_NAME_BYTES: usize = 63;
+
+/// The types of connections that there are.
+const TYPES: &str = "\"kafka\" or \"postgres\"";
+
+/// An outside system as the file describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Connection {
+    /// A cluster to read from.
+    Kafka(KafkaConnection),
+    /// A database to write to.
+    Postgres(PostgresConnection),
+}
+
+impl Connection {
+    /// The cluster, if it is one.
+    #[must_use]
+    pub fn kafka(&self) -> Option<&KafkaConnection> {
+        match self {
+            Self::Kafka(connection) => Some(connection),
+            Self::Postgres(_) => None,
+        }
+    }
+
+    /// The database, if it is one.
+    #[must_use]
+    pub fn postgres(&self) -> Option<&PostgresConnection> {
+        match self {
+            Self::Kafka(_) => None,
+            Self::Postgres(connection) => Some(connection),
+        }
+    }
+}
+
+/// A target database as the file describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresConnection {
+    /// Where it is and as whom to connect.
+    pub url: PostgresUrl,
+    /// Where the URL stands, if not in the file itself.
+    pub reference: Option<SecretReference>,
+}
 
 /// A Kafka cluster as the file describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +132,7 @@ pub struct PropertyRules {
 pub(super) fn read_connections(
     reading: &mut Reading<'_>,
     rules: PropertyRules,
-) -> BTreeMap<String, KafkaConnection> {
+) -> BTreeMap<String, Connection> {
     let mut connections = BTreeMap::new();
     let Some(value) = reading.file.get("connections").cloned() else {
         return connections;
@@ -129,33 +170,79 @@ fn read_connection(
     key: &str,
     table: &toml::Table,
     rules: PropertyRules,
+) -> Option<Connection> {
+    let origin = reading.file_origin.clone();
+    let message = match table.get("type") {
+        Some(toml::Value::String(kind)) if kind == "kafka" => {
+            return read_kafka(reading, key, table, rules).map(Connection::Kafka);
+        }
+        Some(toml::Value::String(kind)) if kind == "postgres" => {
+            return read_postgres(reading, key, table).map(Connection::Postgres);
+        }
+        Some(other) => format!("{other} is no type of connection: this version knows {TYPES}"),
+        None => format!("is required: {TYPES}"),
+    };
+    // The other keys belong to a type that is not known.
+    reading.fault(&format!("{key}.type"), message, origin);
+    None
+}
+
+/// Reports keys that a type of connection does not have; `more` says where else a key may belong.
+fn report_unknown(
+    reading: &mut Reading<'_>,
+    key: &str,
+    table: &toml::Table,
+    known: &[&str],
+    more: &str,
+) {
+    for unknown in table.keys().filter(|name| !known.contains(&name.as_str())) {
+        let message = match nearest(unknown, known) {
+            Some(near) => format!("no such key; did you mean '{near}'?"),
+            None => format!("no such key; known here: {}{more}", known.join(", ")),
+        };
+        let origin = reading.file_origin.clone();
+        reading.fault(&format!("{key}.{unknown}"), message, origin);
+    }
+}
+
+fn read_postgres(
+    reading: &mut Reading<'_>,
+    key: &str,
+    table: &toml::Table,
+) -> Option<PostgresConnection> {
+    report_unknown(reading, key, table, &["type", "url"], "");
+    let read = match table.get("url") {
+        Some(toml::Value::String(url)) => Ok((url.clone(), None)),
+        Some(toml::Value::Table(inner)) => SecretReference::read(inner)
+            .unwrap_or_else(|| Err("must be text, { env = \"NAME\" } or { file = \"/path\" }".to_owned()))
+            .and_then(|reference| {
+                let secret = reference.resolve(&|variable| reading.variable(variable))?;
+                Ok((secret.expose().to_owned(), Some(reference)))
+            }),
+        Some(other) => Err(format!("must be text in quotes, not {}", other.type_str())),
+        None => Err("is required: postgres://USER:PASSWORD@HOST:PORT/DATABASE, or where that stands: { env = \"NAME\" }".to_owned()),
+    };
+    let checked = read.and_then(|(text, reference)| {
+        let url = PostgresUrl::new(text)?;
+        PostgresTarget::new(url.expose()).map_err(|fault| format!("is refused: {fault}"))?;
+        Ok(PostgresConnection { url, reference })
+    });
+    let origin = reading.file_origin.clone();
+    checked
+        .map_err(|message| reading.fault(&format!("{key}.url"), message, origin))
+        .ok()
+}
+
+fn read_kafka(
+    reading: &mut Reading<'_>,
+    key: &str,
+    table: &toml::Table,
+    rules: PropertyRules,
 ) -> Option<KafkaConnection> {
     const KNOWN: [&str; 4] = ["type", "bootstrap_servers", "properties", "insecure"];
     let origin = reading.file_origin.clone();
-    match table.get("type") {
-        Some(toml::Value::String(kind)) if kind == "kafka" => {}
-        Some(other) => {
-            let message = format!("{other} is no type of connection: this version knows \"kafka\"");
-            reading.fault(&format!("{key}.type"), message, origin);
-            // The other keys belong to a type that is not known.
-            return None;
-        }
-        None => reading.fault(
-            &format!("{key}.type"),
-            "is required: \"kafka\"".into(),
-            origin.clone(),
-        ),
-    }
-    for unknown in table.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
-        let message = match nearest(unknown, &KNOWN) {
-            Some(near) => format!("no such key; did you mean '{near}'?"),
-            None => format!(
-                "no such key; known here: {}. Client properties go to [{key}.properties]",
-                KNOWN.join(", ")
-            ),
-        };
-        reading.fault(&format!("{key}.{unknown}"), message, origin.clone());
-    }
+    let more = format!(". Client properties go to [{key}.properties]");
+    report_unknown(reading, key, table, &KNOWN, &more);
     let servers_key = format!("{key}.bootstrap_servers");
     let bootstrap_servers = match table.get("bootstrap_servers") {
         Some(toml::Value::String(servers)) => check_servers(servers),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    Config, Origin,
+    Config, Connection, Origin,
     setting::{Kind, SETTINGS},
 };
 
@@ -33,6 +33,20 @@ impl fmt::Display for Config {
             }
         }
         for (name, connection) in &self.connections {
+            let connection = match connection {
+                Connection::Kafka(connection) => connection,
+                Connection::Postgres(connection) => {
+                    let url = match &connection.reference {
+                        Some(reference) => reference.to_string(),
+                        None => toml::Value::from(connection.url.to_string()).to_string(),
+                    };
+                    writeln!(
+                        f,
+                        "\n[connections.{name}]\ntype = \"postgres\"\nurl = {url}"
+                    )?;
+                    continue;
+                }
+            };
             let servers = toml::Value::from(connection.bootstrap_servers.as_str());
             writeln!(
                 f,

@@ -23,9 +23,11 @@ use std::{
 };
 
 pub use change::{Changes, ConnectionChange};
-pub use connection::{CheckConnection, KafkaConnection, PropertyRules, PropertyValue};
+pub use connection::{
+    CheckConnection, Connection, KafkaConnection, PostgresConnection, PropertyRules, PropertyValue,
+};
 pub use fault::{ConfigFault, InvalidConfig, Origin};
-pub use secret::{Secret, SecretReference, StoreUrl};
+pub use secret::{PostgresUrl, Secret, SecretReference};
 use setting::Setting;
 use sources::Reading;
 pub use sources::{ConfigFile, Sources};
@@ -47,8 +49,8 @@ pub struct Config {
     pub log: LogConfig,
     /// What `/metrics` shows.
     pub metrics: MetricsConfig,
-    /// The Kafka clusters, by name.
-    pub connections: BTreeMap<String, KafkaConnection>,
+    /// The outside systems that jobs refer to, by name.
+    pub connections: BTreeMap<String, Connection>,
     /// Each scalar as it is printed, with its source.
     shown: BTreeMap<String, (String, Origin)>,
 }
@@ -70,7 +72,7 @@ pub struct ServerConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreConfig {
     /// The database.
-    pub url: StoreUrl,
+    pub url: PostgresUrl,
     /// Connections open at most.
     pub max_connections: u32,
     /// Whether the schema is brought up to date at the start.
@@ -211,7 +213,7 @@ fn read_server(reading: &mut Reading<'_>) -> ServerConfig {
 }
 
 /// The URL as text, or by reference in the file, since it may hold a password.
-fn read_store_url(reading: &mut Reading<'_>) -> Option<StoreUrl> {
+fn read_store_url(reading: &mut Reading<'_>) -> Option<PostgresUrl> {
     let name = setting::STORE_URL.name();
     let overridden = reading.overridden(&setting::STORE_URL);
     let table = reading
@@ -251,7 +253,7 @@ fn read_store_url(reading: &mut Reading<'_>) -> Option<StoreUrl> {
             }
         }
     };
-    match StoreUrl::new(text) {
+    match PostgresUrl::new(text) {
         Ok(url) => {
             reading.show(&setting::STORE_URL, url.to_string(), origin);
             Some(url)

@@ -110,11 +110,11 @@ impl fmt::Display for SecretReference {
     }
 }
 
-/// The database's URL, whose password never prints.
+/// A database's URL, whose password never prints.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoreUrl(String);
+pub struct PostgresUrl(String);
 
-impl StoreUrl {
+impl PostgresUrl {
     /// Takes a URL.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl StoreUrl {
     }
 }
 
-impl fmt::Display for StoreUrl {
+impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, rest) = self.0.split_once("://").unwrap_or(("postgres", &self.0));
         // Up to the last '@': a password with an '@' or '/' that is not escaped must not slip through either.
@@ -177,9 +177,9 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-impl fmt::Debug for StoreUrl {
+impl fmt::Debug for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoreUrl({self})")
+        write!(f, "PostgresUrl({self})")
     }
 }
 
@@ -200,16 +200,16 @@ mod tests {
                 "postgresql://h/d?user=u&password=***&sslmode=require",
             ),
         ] {
-            let url = StoreUrl::new(url).unwrap();
+            let url = PostgresUrl::new(url).unwrap();
             assert_eq!(url.to_string(), shown);
-            assert_eq!(format!("{url:?}"), format!("StoreUrl({shown})"));
+            assert_eq!(format!("{url:?}"), format!("PostgresUrl({shown})"));
         }
         assert_eq!(format!("{:?}", Secret::new("hush")), "Secret(***)");
     }
 
     #[test]
     fn a_refused_url_is_not_repeated() {
-        let message = StoreUrl::new("mysql://u:hush@h/d").unwrap_err();
+        let message = PostgresUrl::new("mysql://u:hush@h/d").unwrap_err();
         assert!(!message.contains("hush"), "{message}");
     }
 

@@ -111,6 +111,20 @@ fn every_fault_is_reported_at_once_with_key_remedy_and_source() {
         bootstrap_servers = "broker:9092"
         [connections.lake]
         type = "s3"
+        [connections.nameless]
+        url = "postgres://u:hush@localhost/d"
+        [connections.warehouse]
+        type = "postgres"
+        urll = "postgres://u:hush@localhost/d"
+        [connections.annex]
+        type = "postgres"
+        url = "mysql://u:hush@localhost/d"
+        [connections.cellar]
+        type = "postgres"
+        url = { env = "UNSET" }
+        [connections.attic]
+        type = "postgres"
+        url = "postgres://u:hush@localhost/d?sslmode=perhaps"
     "#;
     let environment = [
         ("HANDOVER_LOG_FILTER", "inof"),
@@ -157,6 +171,8 @@ fn secrets_are_fetched_and_never_shown() {
     fs::write(&password, "hush-file\n").unwrap();
     let file = format!(
         "[store]\nurl = {{ env = \"DATABASE\" }}\n\
+         [connections.warehouse]\ntype = \"postgres\"\nurl = {{ env = \"DATABASE\" }}\n\
+         [connections.annex]\ntype = \"postgres\"\nurl = \"postgres://w:hush-annex@localhost/a\"\n\
          [connections.main]\ntype = \"kafka\"\nbootstrap_servers = \"a:1, b:2\"\n\
          properties = {{ \"sasl.password\" = {{ file = \"{}\" }}, socket.timeout.ms = 5000 }}",
         password.display()
@@ -167,10 +183,20 @@ fn secrets_are_fetched_and_never_shown() {
         config.store.url.expose(),
         "postgres://u:hush-url@localhost/d"
     );
-    let main = &config.connections["main"];
+    let main = config.connections["main"].kafka().unwrap();
     assert_eq!(main.bootstrap_servers, "a:1,b:2");
     assert_eq!(main.properties["sasl.password"].expose(), "hush-file");
     assert_eq!(main.properties["socket.timeout.ms"].expose(), "5000");
+    let url = |name: &str| config.connections[name].postgres().unwrap().url.expose();
+    assert_eq!(url("warehouse"), "postgres://u:hush-url@localhost/d");
+    assert_eq!(url("annex"), "postgres://w:hush-annex@localhost/a");
+    let shown = config.to_string();
+    for line in [
+        "[connections.warehouse]\ntype = \"postgres\"\nurl = { env = \"DATABASE\" }\n",
+        "[connections.annex]\ntype = \"postgres\"\nurl = \"postgres://w:***@localhost/a\"\n",
+    ] {
+        assert!(shown.contains(line), "{line} is missing in\n{shown}");
+    }
     for shown in [
         config.to_string(),
         format!("{config:?}"),
@@ -185,6 +211,7 @@ fn secrets_are_fetched_and_never_shown() {
 #[test]
 fn what_is_shown_can_be_loaded_again_and_means_the_same() {
     let file = "[store]\nurl = \"postgres://u@localhost/d\"\n[metrics]\nper_partition = true\n\
+                [connections.target]\ntype = \"postgres\"\nurl = \"postgres://u@localhost/d\"\n\
                 [connections.main]\ntype = \"kafka\"\nbootstrap_servers = \"a:1\"\n\
                 [connections.main.properties]\nsecurity.protocol = \"SSL\"";
     let config = load(&sources(file, &[], &[])).unwrap();
@@ -246,11 +273,12 @@ fn the_example_file_is_a_whole_configuration() {
     let text = include_str!("../../examples/handover.toml");
     let environment = [
         ("HANDOVER_DATABASE_URL", "postgres://u@localhost/d"),
+        ("WAREHOUSE_URL", "postgres://w@localhost/d"),
         ("KAFKA_USER", "u"),
         ("KAFKA_PASSWORD", "hush"),
     ];
     let config = load(&sources(text, &environment, &[]));
-    assert_eq!(config.map(|config| config.connections.len()), Ok(2));
+    assert_eq!(config.map(|config| config.connections.len()), Ok(3));
     for setting in setting::SETTINGS {
         let line = format!("\n# {} = ", setting.key);
         let plain = format!("\n{} = ", setting.key);

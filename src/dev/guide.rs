@@ -23,6 +23,8 @@ pub struct Guide {
     pub job: &'static str,
     /// Whether `jq` is there to make answers readable.
     pub jq: bool,
+    /// Whether `psql` is there to look at the rows.
+    pub psql: bool,
 }
 
 /// One side by side line for each partition.
@@ -76,6 +78,13 @@ impl fmt::Display for Guide {
             f,
             "# 6. compare the group's offsets with the checkpoint's\ncurl -s '{api}/{job}/offsets?fresh=true'{compare}\n"
         )?;
+        if self.psql {
+            writeln!(
+                f,
+                "# and what became of the events, each exactly once\npsql '{}' -c 'SELECT type, count(*), max(occurred_at) FROM orders GROUP BY type'\n",
+                self.database
+            )?;
+        }
         write!(f, "Ctrl-C ends it.")
     }
 }

@@ -25,6 +25,7 @@ use std::{
 use chrono::{DateTime, Utc};
 use clap::Args;
 use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -43,8 +44,10 @@ use crate::{
 
 /// The name of the Kafka connection in the demo's configuration.
 const CONNECTION: &str = "main";
+/// The name of the connection that rows go to: the demo's own database has room for them, too.
+const TARGET: &str = "warehouse";
 /// The job that the printed calls use.
-const EXAMPLE_JOB: &str = "orders-earliest";
+const EXAMPLE_JOB: &str = "orders-to-postgres";
 
 /// Flags of `handover dev`.
 #[derive(Debug, Clone, Args)]
@@ -101,6 +104,9 @@ pub enum DevError {
     /// The server did not run.
     #[error("the server failed")]
     App(#[from] AppError),
+    /// The table that the demo writes to could not be made.
+    #[error("cannot make the table public.orders")]
+    Table(#[source] sqlx::Error),
     /// A job could not be set up.
     #[error("cannot set up job {job}")]
     Job {
@@ -221,6 +227,7 @@ async fn serve(
         stop_generator.clone(),
     ));
     let guided = async {
+        make_table(database_url).await?;
         set_up_jobs(address, &options.topic).await?;
         let guide = guide(options, address, broker, database_url);
         writeln!(io::stdout(), "{guide}").map_err(system("print"))?;
@@ -258,8 +265,23 @@ async fn set_up_jobs(server: SocketAddr, topic: &str) -> Result<(), DevError> {
     Ok(())
 }
 
+/// Where the demo's events become rows. The key refuses an event that came twice, and with it fails the job.
+const ORDERS_TABLE: &str = "CREATE TABLE IF NOT EXISTS public.orders (
+    event_id text PRIMARY KEY, order_id text NOT NULL, type text NOT NULL, customer_id text, total_cents bigint,
+    occurred_at timestamptz NOT NULL, event jsonb NOT NULL, \"partition\" integer NOT NULL, \"offset\" bigint NOT NULL)";
+
+/// Makes the table that the demo writes to.
+async fn make_table(database_url: &str) -> Result<(), DevError> {
+    let made = async {
+        let mut connection = PgConnection::connect(database_url).await?;
+        connection.execute(ORDERS_TABLE).await?;
+        connection.close().await
+    };
+    made.await.map_err(DevError::Table)
+}
+
 fn jobs(topic: &str) -> [(&'static str, Value); 2] {
-    let earliest = json!({
+    let to_postgres = json!({
         "labels": {"demo": "orders"},
         "source": {
             "connection": CONNECTION,
@@ -271,9 +293,29 @@ fn jobs(topic: &str) -> [(&'static str, Value); 2] {
         },
         "startup_mode": {"mode": "earliest"},
         "checkpoint": {"interval": "5s"},
-        "sink": {"type": "blackhole"},
+        "sink": {
+            "type": "postgres",
+            "connection": TARGET,
+            "delivery": "exactly-once",
+            "table": "public.orders",
+            "mapping": {
+                "mode": "json-fields",
+                "columns": {
+                    "event_id": "$.event_id",
+                    "order_id": "$.order_id",
+                    "type": "$.type",
+                    "customer_id": "$.customer_id",
+                    "total_cents": "$.total_cents",
+                    "occurred_at": "$.occurred_at",
+                    "event": "@value",
+                    "partition": "@partition",
+                    "offset": "@offset",
+                },
+            },
+            "write": {"mode": "append", "on_tombstone": "fail"},
+        },
     });
-    let latest = json!({
+    let to_nowhere = json!({
         "labels": {"demo": "orders"},
         "source": {
             "connection": CONNECTION,
@@ -285,7 +327,7 @@ fn jobs(topic: &str) -> [(&'static str, Value); 2] {
         "startup_mode": {"mode": "latest"},
         "sink": {"type": "blackhole"},
     });
-    [(EXAMPLE_JOB, earliest), ("orders-blackhole", latest)]
+    [(EXAMPLE_JOB, to_postgres), ("orders-blackhole", to_nowhere)]
 }
 
 /// The demo's configuration: flags of ours over the environment over a file that names the broker.
@@ -305,14 +347,15 @@ fn sources(
         // Nobody else can be in our own database.
         flags.insert(setting::LOCK_DIR.name(), folder.display().to_string());
     }
-    let servers = toml::Value::from(servers);
+    let (servers, database) = (toml::Value::from(servers), toml::Value::from(database_url));
     Sources {
         flags,
         environment,
         file: Some(ConfigFile {
             path: PathBuf::from("(made by handover dev)"),
             text: Ok(format!(
-                "[connections.{CONNECTION}]\ntype = \"kafka\"\nbootstrap_servers = {servers}\n"
+                "[connections.{CONNECTION}]\ntype = \"kafka\"\nbootstrap_servers = {servers}\n\
+                 [connections.{TARGET}]\ntype = \"postgres\"\nurl = {database}\n"
             )),
         }),
     }
@@ -341,6 +384,7 @@ fn guide(options: &DevOptions, address: SocketAddr, broker: &Broker, database_ur
         rate: options.rate,
         job: EXAMPLE_JOB,
         jq: in_path("jq"),
+        psql: options.database.is_none() && in_path("psql"),
     }
 }
 

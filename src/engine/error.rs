@@ -62,6 +62,9 @@ pub enum StoreError {
     /// repeated safely.
     #[error("the store does not answer: {0}")]
     Unavailable(String),
+    /// The job was deleted, or never was.
+    #[error("there is no such job")]
+    NoSuchJob,
     /// The store refused for a reason that will not pass; a bug or a damaged database.
     #[error("the store refused: {0}")]
     Refused(String),

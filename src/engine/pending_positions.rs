@@ -14,7 +14,7 @@ use crate::model::{
     job::JobSpec,
     offset::{Offset, PartitionOffsets},
     resolver::{
-        BrokerFacts, PartitionFacts, SinkProgress, StartInputs, StartPolicies, needed_facts,
+        BrokerFacts, PartitionFacts, SinkFacts, StartInputs, StartPolicies, needed_facts,
         resolve_positions,
     },
     start::StartFrom,
@@ -99,7 +99,8 @@ pub(super) async fn look_up(
     if answered.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let (from, sink) = (StartFrom::Auto, SinkProgress::new());
+    // A position that is decided for the first time does not depend on the sink.
+    let (from, sink) = (StartFrom::Auto, SinkFacts::without_progress(String::new()));
     let nothing = BrokerFacts::default();
     let inputs = StartInputs {
         isolation: spec.source.isolation,

@@ -147,6 +147,24 @@ pub trait KafkaCluster: Send + Sync {
     /// # Errors
     /// When the coordinator does not answer.
     async fn group_members(&self, group: &str) -> Result<usize, KafkaError>;
+
+    /// Moves a group that has no live members: every offset in one request, each with `note` as its metadata. Answers the
+    /// partitions that the broker refused, each with its reason; all others were moved.
+    ///
+    /// # Errors
+    /// When nothing was moved, or, with `kafka-timeout` or `kafka-unreachable`, when it is not known.
+    async fn alter_group_offsets(
+        &self,
+        group: &str,
+        offsets: &PartitionOffsets,
+        note: &str,
+    ) -> Result<BTreeMap<TopicPartition, KafkaError>, KafkaError>;
+
+    /// Deletes a group that has no live members, with its offsets. `false`: there is no such group.
+    ///
+    /// # Errors
+    /// `group-in-use` while it has members; when the coordinator does not answer.
+    async fn delete_group(&self, group: &str) -> Result<bool, KafkaError>;
 }
 
 /// A topic as the cluster describes it.
@@ -305,7 +323,8 @@ pub trait Sink: Send + Sync {
     /// Names the target; another name means that progress kept there is not comparable.
     fn identity(&self) -> String;
 
-    /// Whether the target refuses writes of an owner that lost its lease.
+    /// Whether the target refuses writes of an owner that lost its lease. The fence is made of the progress that the target
+    /// keeps: without a fence [`progress`](Self::progress) is always empty and says nothing.
     fn has_fence(&self) -> bool;
 }
 

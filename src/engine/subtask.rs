@@ -27,9 +27,12 @@ use super::{
     fetcher::{Counters, Fetcher, LivePosition},
     ports::{Sink, SinkWriter},
 };
-use crate::model::{
-    ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
-    topic::TopicPartition,
+use crate::{
+    crash_point::CrashPoint,
+    model::{
+        ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
+        topic::TopicPartition,
+    },
 };
 
 /// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
@@ -250,7 +253,10 @@ impl SubtaskTask {
         };
         let begin = std::mem::take(&mut self.begin);
         let outcome = match self.assign(writer.as_mut(), &begin).await {
-            Ok(true) => self.run_loop(writer.as_mut()).await,
+            Ok(true) => {
+                CrashPoint::SinkAssigned.reached();
+                self.run_loop(writer.as_mut()).await
+            }
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
@@ -393,6 +399,7 @@ impl SubtaskTask {
                 self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
             }
+            CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
         self.fetcher.advance(&batch);
@@ -447,9 +454,13 @@ impl SubtaskTask {
         let served_at = Instant::now();
         self.view.enter(Activity::SinkFlush);
         let positions = self.fetcher.snapshot();
+        CrashPoint::BeforeSinkPrepared.reached();
         let Some(outcome) = self.insist(writer, barrier, &positions).await? else {
             return Ok(());
         };
+        if outcome.is_ok() {
+            CrashPoint::SinkPrepared.reached();
+        }
         self.view.set_sink_problem(None);
         self.view.enter(Activity::Idle);
         let event = match outcome {

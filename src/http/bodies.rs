@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::model::{
     duration::HumanDuration,
     job::{CommitToGroup, Format, Isolation, PositionPolicy},
-    sink_spec::LogFormat,
+    sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
 };
@@ -115,6 +115,62 @@ described! {
             #[schema(default = 1024, maximum = 1_048_576)]
             max_value_bytes: Option<u32>,
         },
+        /// Writes rows to a table of PostgreSQL, in one transaction with the progress they stand for; see docs/sinks/postgres.md.
+        Postgres {
+            /// Name of a PostgreSQL connection of the server's file.
+            connection: String,
+            /// What the sink guarantees; there is one answer only.
+            #[schema(default = "exactly-once", inline)]
+            delivery: Option<PostgresDelivery>,
+            /// `schema.table`; names with other characters than `a-z 0-9 _ $` in double quotes.
+            #[schema(examples("public.orders"))]
+            table: String,
+            /// Which part of a record goes to which column.
+            #[schema(inline)]
+            mapping: MappingDocument,
+            /// How rows are written. Default: they are appended.
+            #[schema(inline)]
+            write: Option<WriteDocument>,
+            /// How many rows go together.
+            #[schema(inline)]
+            batch: Option<BatchDocument>,
+        },
+    }
+
+    /// Which part of a record goes to which column.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct MappingDocument {
+        /// What a record's value is taken for.
+        #[schema(inline)]
+        mode: MappingMode,
+        /// Column to source: `@topic`, `@partition`, `@offset`, `@timestamp`, `@key`, `@value`, or a path like `$.order.id`.
+        /// Required for `json-fields`; otherwise one column for each part of a record by default.
+        columns: Option<BTreeMap<String, String>>,
+    }
+
+    /// How rows are written.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct WriteDocument {
+        /// Insert only, or replace the row of the same key.
+        #[schema(default = "append", inline)]
+        mode: Option<WriteMode>,
+        /// With `upsert`: the columns that tell rows apart; the table has a unique index on just these.
+        key: Option<Vec<String>>,
+        /// What a record without a value does. To be said for `upsert`; `fail` by default where JSON is appended; not to
+        /// be said where raw records are appended, since a tombstone is a row there like any other.
+        #[schema(inline)]
+        on_tombstone: Option<OnTombstone>,
+    }
+
+    /// How many rows go together.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct BatchDocument {
+        /// The most rows of one transaction.
+        #[schema(minimum = 1, maximum = 100_000, default = 5000)]
+        max_rows: Option<u32>,
+        /// How long rows wait for more before they are written, `0s` to `10s`.
+        #[schema(default = "50ms", inline)]
+        linger: Option<HumanDuration>,
     }
 
     /// How to start.
@@ -252,6 +308,54 @@ described! {
         reason: Option<String>,
     }
 
+    /// Where a consumer group goes.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ResetBody {
+        /// Where to.
+        to: ResetTarget,
+        /// Which partitions: topic to partition numbers; all that the job reads if it is left out. Not with
+        /// `specific-offsets`, which names its partitions itself.
+        partitions: Option<BTreeMap<String, Vec<i32>>>,
+        /// Whether a position outside of its log is taken to the nearest end instead of being refused.
+        #[schema(default = false)]
+        clamp: Option<bool>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// A position in each log.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ResetTarget {
+        /// Which position: the first offset that the log holds, the end of what the job reads, by time, the group's own offset
+        /// moved, given offsets, or those of a checkpoint.
+        #[schema(inline)]
+        mode: ResetWord,
+        /// With mode `timestamp`: the instant, RFC 3339 with an explicit offset.
+        #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]
+        timestamp: Option<String>,
+        /// With mode `ago`: how long ago.
+        #[schema(inline)]
+        duration: Option<HumanDuration>,
+        /// With mode `shift`: by how many offsets; negative goes back.
+        by: Option<i64>,
+        /// With mode `specific-offsets`: topic to partition to next offset to read. Partitions not named stay.
+        offsets: Option<BTreeMap<String, BTreeMap<String, i64>>>,
+        /// With mode `checkpoint`: its number; the newest completed one if it is left out.
+        id: Option<i64>,
+    }
+
+    /// Where a group can go.
+    #[serde(rename_all = "kebab-case")]
+    pub(super) enum ResetWord {
+        Earliest,
+        Latest,
+        Timestamp,
+        Ago,
+        Shift,
+        SpecificOffsets,
+        Checkpoint,
+    }
+
     /// A startup mode, and what is meant by it.
     #[serde(deny_unknown_fields)]
     pub(super) struct StartupModeBody {
@@ -299,8 +403,10 @@ mod tests {
     use super::*;
     use crate::model::{
         field_error::FieldError,
+        group_reset::ResetRequest,
         ids::JobName,
         job::{CheckpointSpec, JobSpec, SourceSpec},
+        sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         skip::SkipRequest,
         start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     };
@@ -350,6 +456,18 @@ mod tests {
             known(SkipRequest::read(&odd).unwrap_err())
         );
         assert_eq!(
+            members::<ResetBody>(),
+            known(
+                ResetRequest::read(&json!({"to": {"mode": "latest"}, "zzzzzzzzzzzzzzzzzzzz": 1}))
+                    .unwrap_err()
+            )
+        );
+        let odd_target = json!({"to": {"mode": "latest", "zzzzzzzzzzzzzzzzzzzz": 1}});
+        assert_eq!(
+            members::<ResetTarget>(),
+            known(ResetRequest::read(&odd_target).unwrap_err())
+        );
+        assert_eq!(
             members::<CheckpointBody>(),
             known(CheckpointRequest::read(&odd).unwrap_err())
         );
@@ -368,6 +486,9 @@ mod tests {
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
         );
+        assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
+        assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
+        assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use axum::{
 use serde::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::problem::Problem;
+use super::{csv::CSV, problem::Problem};
 use crate::model::code::Code;
 
 /// The largest body.
@@ -61,6 +61,38 @@ impl<S: Send + Sync> FromRequest<S> for OptionalJsonBody {
     }
 }
 
+/// A body that must be there: JSON, or a table of offsets.
+#[derive(Debug)]
+pub(super) enum JsonOrCsv {
+    Json(Value),
+    Csv(String),
+}
+
+impl<S: Send + Sync> FromRequest<S> for JsonOrCsv {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        if !is_csv(request.headers()) {
+            return required(request, &[JSON, CSV]).await.map(Self::Json);
+        }
+        let bytes = read_bytes(request, &[CSV]).await?.unwrap_or_default();
+        let text = String::from_utf8(bytes).map_err(|error| {
+            Problem::new(
+                Code::InvalidRequest,
+                format!("the table is not UTF-8: {error}"),
+            )
+        })?;
+        Ok(Self::Csv(text))
+    }
+}
+
+fn is_csv(headers: &HeaderMap) -> bool {
+    let media_type = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok()?.split(';').next());
+    media_type.is_some_and(|media_type| media_type.trim().eq_ignore_ascii_case(CSV))
+}
+
 async fn required(request: Request, media_types: &[&str]) -> Result<Value, Problem> {
     read(request, media_types).await?.ok_or_else(|| {
         Problem::new(Code::InvalidJson, "the body is empty").hint("Send a JSON object.")
@@ -68,6 +100,11 @@ async fn required(request: Request, media_types: &[&str]) -> Result<Value, Probl
 }
 
 async fn read(request: Request, media_types: &[&str]) -> Result<Option<Value>, Problem> {
+    let bytes = read_bytes(request, media_types).await?;
+    bytes.as_deref().map(parse).transpose()
+}
+
+async fn read_bytes(request: Request, media_types: &[&str]) -> Result<Option<Vec<u8>>, Problem> {
     let has_type = check_media_type(request.headers(), media_types)?;
     let length = request
         .headers()
@@ -94,7 +131,7 @@ async fn read(request: Request, media_types: &[&str]) -> Result<Option<Value>, P
     if !has_type {
         return Err(wrong_media_type("without a Content-Type", media_types));
     }
-    parse(&bytes).map(Some)
+    Ok(Some(bytes.into()))
 }
 
 fn too_large() -> Problem {

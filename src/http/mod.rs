@@ -17,6 +17,8 @@ mod bodies;
 mod checkpoints;
 mod conditional;
 mod context;
+mod csv;
+mod delete_job;
 mod documentation;
 mod extract;
 mod health;
@@ -30,6 +32,7 @@ mod operations;
 mod problem;
 mod problem_pages;
 mod records;
+mod reset_offsets;
 mod serve;
 mod skip;
 mod specs;
@@ -98,7 +101,7 @@ where
 {
     OpenApiRouter::with_openapi(openapi::skeleton())
         .routes(routes!(jobs::list_jobs))
-        .routes(routes!(jobs::get_job))
+        .routes(routes!(jobs::get_job, delete_job::delete_job))
         .routes(routes!(specs::get_spec, specs::put_spec, specs::patch_spec))
         .routes(routes!(
             startup_mode::get_startup_mode,
@@ -116,6 +119,7 @@ where
         ))
         .routes(routes!(checkpoints::get_checkpoint))
         .routes(routes!(offsets::inspect_offsets))
+        .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))
         .routes(routes!(operations::get_operation))
         .routes(routes!(health::livez))

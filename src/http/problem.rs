@@ -72,11 +72,17 @@ impl Problem {
             .get("blockers")
             .and_then(|blockers| serde::Deserialize::deserialize(blockers).ok())
             .unwrap_or_default();
+        let fault = |fault: &Value| {
+            let text = |name: &str| fault.get(name).and_then(Value::as_str);
+            Some(FieldError::new(text("pointer")?, text("message")?))
+        };
+        let faults = list("errors").into_iter().flatten().filter_map(fault);
         let retryable = error.get("retryable").and_then(Value::as_bool) == Some(true);
         let problem = ServiceError::new(code, detail)
             .job(&operation.job)
             .choices(list("choices").cloned().unwrap_or_default())
             .blockers(blockers)
+            .errors(faults.collect())
             .operation(operation.clone());
         Self(Box::new(ServiceError {
             hint: text("hint"),

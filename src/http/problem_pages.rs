@@ -164,7 +164,7 @@ fn html(heading: &str, codes: &[Code]) -> String {
             code.status()
         );
         if let Some(file) = runbook(*code) {
-            let _written = write!(page, "<p>Runbook: <code>{file}</code></p>\n");
+            let _written = writeln!(page, "<p>Runbook: <code>{file}</code></p>");
         }
         page.push_str("</section>\n");
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rdkafka_ext::{ErrorCode, IsolationLevel, ListedOffset, OffsetSpec, TopicInfo};
+use rdkafka_ext::{ErrorCode, IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec, TopicInfo};
 
 use super::{
     admin::{Asked, Questions},
@@ -140,6 +140,33 @@ impl KafkaCluster for Cluster {
         self.questions
             .ask(&operation, move |asked| {
                 group_members(asked, &asked_for, &group)
+            })
+            .await
+    }
+
+    async fn alter_group_offsets(
+        &self,
+        group: &str,
+        offsets: &PartitionOffsets,
+        note: &str,
+    ) -> Result<BTreeMap<TopicPartition, KafkaError>, KafkaError> {
+        let operation = format!("move group `{group}`");
+        let (group, offsets, note) = (group.to_owned(), offsets.clone(), note.to_owned());
+        let asked_for = operation.clone();
+        self.questions
+            .ask(&operation, move |asked| {
+                alter_group_offsets(asked, &asked_for, &group, &offsets, &note)
+            })
+            .await
+    }
+
+    async fn delete_group(&self, group: &str) -> Result<bool, KafkaError> {
+        let operation = format!("delete group `{group}`");
+        let group = group.to_owned();
+        let asked_for = operation.clone();
+        self.questions
+            .ask(&operation, move |asked| {
+                delete_group(asked, &asked_for, &group)
             })
             .await
     }
@@ -352,6 +379,65 @@ fn group_members(asked: &Asked, operation: &str, group: &str) -> Result<usize, K
                 if error.code == ErrorCode::GROUP_ID_NOT_FOUND =>
             {
                 Ok(0)
+            }
+            Err(error) => Err(error::call(operation, &subject, &error)),
+        },
+    )
+}
+
+/// Never cut into several requests: one is stored as a whole. Repeating it is harmless, the offsets are absolute.
+fn alter_group_offsets(
+    asked: &Asked,
+    operation: &str,
+    group: &str,
+    offsets: &PartitionOffsets,
+    note: &str,
+) -> Result<BTreeMap<TopicPartition, KafkaError>, KafkaError> {
+    let subject = |topic: Option<String>| Subject::Commit {
+        group: group.to_owned(),
+        topic,
+    };
+    let wanted: Vec<NewGroupOffset<'_>> = offsets
+        .iter()
+        .map(|(partition, offset)| NewGroupOffset {
+            topic: &partition.topic,
+            partition: partition.partition,
+            next_offset: offset.get(),
+            metadata: note,
+        })
+        .collect();
+    asked.repeat(|client, deadline| {
+        let answer = client.alter_group_offsets(group, &wanted, deadline);
+        let answer = answer.map_err(|error| error::call(operation, &subject(None), &error))?;
+        let all = answer.len();
+        let mut refused = BTreeMap::new();
+        for altered in answer {
+            let partition = TopicPartition::new(altered.topic, altered.partition);
+            if let Err(error) = altered.result {
+                let subject = subject(Some(partition.topic.to_string()));
+                let operation = format!("{operation}, {partition}");
+                refused.insert(partition, error::answered(operation, &subject, &error));
+            }
+        }
+        match refused.values().next() {
+            // What holds for the group as a whole comes with each partition.
+            Some(error) if refused.len() == all => Err(error.clone()),
+            _ => Ok(refused),
+        }
+    })
+}
+
+fn delete_group(asked: &Asked, operation: &str, group: &str) -> Result<bool, KafkaError> {
+    let subject = Subject::DeletedGroup {
+        group: group.to_owned(),
+    };
+    asked.repeat(
+        |client, deadline| match client.delete_group(group, deadline) {
+            Ok(()) => Ok(true),
+            Err(rdkafka_ext::CallError::Failed { error, .. })
+                if error.code == ErrorCode::GROUP_ID_NOT_FOUND =>
+            {
+                Ok(false)
             }
             Err(error) => Err(error::call(operation, &subject, &error)),
         },

@@ -23,6 +23,8 @@ pub(super) enum Subject {
         group: String,
         topic: Option<String>,
     },
+    /// Deleting a group.
+    DeletedGroup { group: String },
 }
 
 impl Subject {
@@ -46,6 +48,7 @@ impl Subject {
                 format!("Read on group `{group}`")
             }
             Self::Commit { topic, .. } => of_topic("Read", topic.as_deref()),
+            Self::DeletedGroup { group } => format!("Delete on group `{group}`"),
         }
     }
 }
@@ -162,8 +165,8 @@ fn classify(code: ErrorCode) -> (Code, ErrorClass) {
     match code.0 {
         // TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
         29 | 30 | 31 | 53 => (Code::KafkaNotAuthorized, Deterministic),
-        // ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH: somebody else is a member.
-        22 | 25 | 82 | 110 => (Code::GroupInUse, Infrastructure),
+        // ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, NON_EMPTY_GROUP, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH: somebody else is a member.
+        22 | 25 | 68 | 82 | 110 => (Code::GroupInUse, Infrastructure),
         1 => (Code::OffsetOutOfRange, Deterministic),
         3 | -188 | -190 => (Code::UnknownTopic, Deterministic),
         // REQUEST_TIMED_OUT; librdkafka's own time-outs.

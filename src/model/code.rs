@@ -74,6 +74,7 @@ codes! {
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
     NotBlockedThere = "not-blocked-there", 409, "The job is not blocked at this record", "GET /api/v1/jobs/{job}: its failure names the record. Only this one can be skipped.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
+    JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
     StartBlocked = "start-blocked", 409, "The start is refused", "Read the blockers and choose: each names the choices there are.";
     PlanStale = "plan-stale", 409, "What the plan was made from has changed", "Ask for a new plan and look at it.";
@@ -83,6 +84,7 @@ codes! {
     StaleGeneration = "stale-generation", 412, "The spec has changed since it was read", "Read the spec again and apply the change to it.";
     AlreadyExists = "already-exists", 412, "The job exists already", "Leave out If-None-Match: * to replace it.";
     InvalidSpec = "invalid-spec", 422, "The document has faults", "Correct every fault that the answer lists; nothing was changed.";
+    NotConfirmed = "not-confirmed", 422, "The deletion is not confirmed", "Repeat the job's name: ?confirm={job}. Try it first with ?dry_run=true.";
     IdempotencyKeyReused = "idempotency-key-reused", 422, "The idempotency key belongs to another request", "Use a new key.";
     OffsetOutOfRange = "offset-out-of-range", 422, "A position lies outside the log", "Choose on_out_of_range, or another position.";
     TimestampInFuture = "timestamp-in-future", 422, "The instant lies in the future", "Choose an instant that has passed, or the mode latest.";
@@ -95,6 +97,7 @@ codes! {
     SinkError = "sink-error", 502, "The sink refused", "Read the detail; the job keeps its position, nothing is lost.";
     SinkOutcomeUnknown = "sink-outcome-unknown", 502, "Whether the sink kept the last records is not known", "The next start settles it.";
     KafkaUnreachable = "kafka-unreachable", 503, "Kafka does not answer", "Nothing to do to the job: it waits and goes on by itself. Look at the brokers.";
+    SinkUnreachable = "sink-unreachable", 503, "The sink's target does not answer", "Look at the target database and at the connection in the server's file. What was asked for does not wait for it; a job does, and goes on by itself.";
     StoreUnreachable = "store-unreachable", 503, "PostgreSQL does not answer", "Nothing to do to the jobs: they wait and go on by themselves. Look at the database.";
     NotReady = "not-ready", 503, "The server is not ready", "GET /readyz?verbose lists what is missing.";
     ShuttingDown = "shutting-down", 503, "The server is going down", "Ask again in a moment.";
@@ -117,6 +120,10 @@ codes! {
     GroupOnlyMoved = "group-only-moved", 409, "Only the group was moved", "The job resumes from its checkpoint, not from the group.";
     SinkBehindStore = "sink-behind-store", 409, "The sink holds less than the checkpoint says", "The sink's data was restored or deleted. Begin where the sink stands (the choice of the blocker), or start with from=checkpoint of an older one.";
     StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup. Begin where the sink stands: the choice of the blocker.";
+    ProgressLost = "progress-lost", 409, "The sink no longer knows how far it has come", "The sink's progress was deleted or its target made anew. Begin where the checkpoint stands (the choice of the blocker); what was written after it is written again.";
+    SinkChanged = "sink-changed", 409, "The job writes to another target than before", "Nothing to do if that is meant: it goes on from the checkpoint. To fill the new target from the beginning, start with from=earliest.";
+    SinkProgressUnknown = "sink-progress-unknown", 409, "The sink does not say how far it has come", "Ask again when the sink answers; until then a plan promises nothing and a start waits.";
+    ProgressMismatch = "progress-mismatch", 409, "The sink's progress is not what the job left there", "Something else wrote to the sink's progress, or its database was restored while the job ran. Nothing was written over it. Start the job again: the plan shows where store and sink stand.";
     LeaseLost = "lease-lost", 409, "Another server took the job over", "Nothing to do: the job runs there.";
     InstanceIdInUse = "instance-id-in-use", 409, "Another server runs under this instance id", "Give each server its own instance.id.";
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";

@@ -7,13 +7,16 @@
 
 pub mod checkpoint;
 pub mod code;
+pub mod deletion;
 pub mod duration;
 pub mod field_error;
+pub mod group_reset;
 pub mod health;
 pub mod ids;
 pub mod job;
 pub mod job_state;
 pub mod job_status;
+pub mod json_path;
 pub mod offset;
 pub mod operation;
 pub mod reader;

@@ -20,6 +20,10 @@ pub enum OperationKind {
     Skip,
     /// Stop a job and start it again.
     Restart,
+    /// Move the consumer group.
+    ResetOffsets,
+    /// Delete a job.
+    Delete,
 }
 
 /// How far an operation has come.

@@ -1,6 +1,13 @@
 //! Where a job's records go, as its spec says it.
 
+mod postgres;
+
+pub use postgres::{
+    BatchSpec, ColumnSource, MappingMode, MappingSpec, OnTombstone, PostgresDelivery,
+    PostgresSinkSpec, TableName, WriteMode, WriteSpec, quoted,
+};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::reader::ObjectReader;
@@ -18,6 +25,8 @@ pub enum SinkSpec {
         /// Bytes of a value (and of a key) that are printed; longer ones are cut and marked.
         max_value_bytes: u32,
     },
+    /// Writes rows to a table of PostgreSQL.
+    Postgres(Box<PostgresSinkSpec>),
 }
 
 /// How the log sink prints a record.
@@ -37,6 +46,7 @@ impl SinkSpec {
         match self {
             Self::Blackhole => "counted",
             Self::Log { .. } => "at-least-once",
+            Self::Postgres(_) => "exactly-once",
         }
     }
 
@@ -46,11 +56,33 @@ impl SinkSpec {
         match self {
             Self::Blackhole => "blackhole",
             Self::Log { .. } => "log",
+            Self::Postgres(_) => "postgres",
         }
     }
 
+    /// The connection of the server's file that it writes to, if it writes to one.
+    #[must_use]
+    pub fn connection(&self) -> Option<&str> {
+        match self {
+            Self::Blackhole | Self::Log { .. } => None,
+            Self::Postgres(spec) => Some(&spec.connection),
+        }
+    }
+
+    /// Reads it out of a job's document, whatever is wrong with the rest of that. `None` if it has faults of its own.
+    #[must_use]
+    pub fn of_document(document: &Value) -> Option<Self> {
+        let mut faults = Vec::new();
+        let sink = Self::read(ObjectReader::open(
+            document.get("sink")?,
+            "/sink",
+            &mut faults,
+        ));
+        sink.filter(|_| faults.is_empty())
+    }
+
     pub(super) fn read(mut reader: ObjectReader<'_>) -> Option<Self> {
-        let kind: Option<String> = reader.required("type", "blackhole or log");
+        let kind: Option<String> = reader.required("type", "blackhole, log or postgres");
         let sink = match kind.as_deref() {
             Some("blackhole") => Some(Self::Blackhole),
             Some("log") => {
@@ -63,17 +95,21 @@ impl SinkSpec {
                     max_value_bytes,
                 })
             }
+            Some("postgres") => {
+                PostgresSinkSpec::read(&mut reader).map(|spec| Self::Postgres(Box::new(spec)))
+            }
             Some(other) => {
                 reader.fault(
                     "type",
-                    format!("'{other}' is no sink: use blackhole or log"),
+                    format!("'{other}' is no sink: use blackhole, log or postgres"),
                 );
                 // Its members cannot be judged.
                 return None;
             }
             None => {
                 // A misspelt `type` is named beside the fault that it is missing.
-                for member in ["format", "max_value_bytes"] {
+                let of_log = ["format", "max_value_bytes"];
+                for member in of_log.into_iter().chain(PostgresSinkSpec::MEMBERS) {
                     reader.raw(member);
                 }
                 None

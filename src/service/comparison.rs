@@ -13,7 +13,7 @@ use crate::{
         checkpoint::{
             CheckpointKind, CheckpointPhases, CheckpointPosition, GroupCommit, GroupCommitStatus,
         },
-        ids::{CheckpointId, JobName},
+        ids::{CheckpointId, JobName, OperationId},
         job::{CommitToGroup, Isolation, JobSpec},
         job_status::LivePartition,
         offset::Offset,
@@ -79,11 +79,13 @@ pub(crate) struct Comparison<'a> {
 pub(crate) enum Note {
     /// This job, for this checkpoint.
     Ours(CheckpointId),
+    /// An operator, by a reset of this job's group.
+    Reset,
     /// Something else, or nobody.
     Foreign,
 }
 
-/// Reads a note: `handover:<install 8 hex>:<job>:<checkpoint id>`.
+/// Reads a note: `handover:<install 8 hex>:<job>:<checkpoint id>`, or with the id of the operation that moved the group.
 pub(crate) fn read_note(note: Option<&str>, install: Option<&str>, job: &JobName) -> Note {
     let parts: Vec<&str> = note.unwrap_or_default().split(':').collect();
     let [program, by, of, id] = parts.as_slice() else {
@@ -93,6 +95,7 @@ pub(crate) fn read_note(note: Option<&str>, install: Option<&str>, job: &JobName
         *program == "handover" && install.is_none_or(|ours| ours == *by) && *of == job.as_str();
     match id.parse() {
         Ok(id) if ours => Note::Ours(CheckpointId(id)),
+        Err(_) if ours && id.starts_with(OperationId::PREFIX) => Note::Reset,
         _ => Note::Foreign,
     }
 }
@@ -245,7 +248,7 @@ impl Comparison<'_> {
             group_note: note,
             group_checkpoint: match written_by {
                 Note::Ours(id) if group.is_some() => Some(id),
-                Note::Ours(_) | Note::Foreign => None,
+                Note::Ours(_) | Note::Reset | Note::Foreign => None,
             },
         }
     }
@@ -282,8 +285,10 @@ impl Comparison<'_> {
         if behind == 0 {
             return DivergenceCause::None;
         }
-        let Note::Ours(committed) = written_by else {
-            return DivergenceCause::ExternalCommit;
+        let committed = match written_by {
+            Note::Ours(committed) => committed,
+            Note::Reset => return DivergenceCause::AfterReset,
+            Note::Foreign => return DivergenceCause::ExternalCommit,
         };
         if committed > checkpoint.id || (committed == checkpoint.id && behind != 0) {
             // This store's checkpoint of that number says something else: the note was copied, or the store restored.
@@ -542,6 +547,36 @@ mod tests {
                 Some(checkpoint(9, 10, 9, S::Off)),
                 Some((40, ours(8))),
                 D::AfterReset,
+            ),
+            (
+                "moved back by a reset of the group",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((
+                    10,
+                    "handover:0123abcd:orders:op_01kbe7q2m8h4w1v5x9c3n6t0rz".to_owned(),
+                )),
+                D::AfterReset,
+            ),
+            (
+                "moved ahead by a reset of the group",
+                &off,
+                Some(checkpoint(9, 50, 1, S::Off)),
+                Some((
+                    70,
+                    "handover:0123abcd:orders:op_01kbe7q2m8h4w1v5x9c3n6t0rz".to_owned(),
+                )),
+                D::AfterReset,
+            ),
+            (
+                "a reset by another installation",
+                &on,
+                Some(checkpoint(9, 50, 1, S::Ok)),
+                Some((
+                    10,
+                    "handover:ffffffff:orders:op_01kbe7q2m8h4w1v5x9c3n6t0rz".to_owned(),
+                )),
+                D::ExternalCommit,
             ),
             (
                 "moved by an earlier start, failed since",

@@ -1,4 +1,5 @@
-//! The Kafka clusters of the server's file, which can be replaced while the server runs.
+//! The connections of the server's file, which can be replaced while the server runs. Kafka clusters are kept here; target
+//! databases are kept by whoever makes sinks, and replaced together with them.
 //!
 //! Whoever needs a cluster takes it by name at that moment and keeps it for one piece of work: a question, a plan, a start
 //! together with the run it leads to. So what replaces it counts for whatever begins afterwards, and no work is torn.
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     engine::ports::KafkaCluster,
-    model::{code::Code, ids::JobName},
+    model::{code::Code, ids::JobName, job::JobSpec},
 };
 
 /// How long a replacement waits for specs that are being stored, and then for the store.
@@ -72,6 +73,15 @@ pub struct Connections {
     core: Arc<Core>,
 }
 
+/// What becomes of the target databases when the connections are replaced.
+#[derive(Debug, Default)]
+pub struct TargetChanges {
+    /// Names that will be gone.
+    pub removed: BTreeSet<String>,
+    /// Names that stand for something else.
+    pub renewed: BTreeSet<String>,
+}
+
 /// Why the connections were left as they were.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReplaced {
@@ -111,32 +121,40 @@ impl Connections {
             }
         };
         for row in rows.map_err(|_elapsed| busy())?? {
-            note(&row.spec.source.connection, &row.name);
+            for connection in named_by(&row.spec) {
+                note(connection, &row.name);
+            }
         }
         for job in self.core.jobs() {
             let facts = job.shared();
             if facts.run.is_some() {
-                note(&facts.spec().source.connection, &job.name);
+                for connection in named_by(facts.spec()) {
+                    note(connection, &job.name);
+                }
             }
         }
         Ok(naming)
     }
 
-    /// Puts these clusters in place of the current ones. One that stays is given as the same value. Answers the jobs that run
-    /// with clients of a cluster that was replaced, and keep them until their next start.
+    /// Puts these clusters in place of the current ones, and has `put_targets` do the same with the target databases. A
+    /// cluster that stays is given as the same value. Answers the jobs that run with clients of what was replaced, and keep
+    /// them until their next start.
     ///
     /// # Errors
     /// See [`NotReplaced`]; nothing has changed then.
     pub async fn replace(
         &self,
         clusters: Clusters,
+        targets: TargetChanges,
+        put_targets: impl FnOnce() + Send,
     ) -> std::result::Result<Vec<JobName>, NotReplaced> {
         let before = self.current();
-        let removed: BTreeSet<String> = before
+        let mut removed: BTreeSet<String> = before
             .keys()
             .filter(|name| !clusters.contains_key(*name))
             .cloned()
             .collect();
+        removed.extend(targets.removed);
         let _nothing_named = if removed.is_empty() {
             None
         } else {
@@ -150,7 +168,7 @@ impl Connections {
         if !naming.is_empty() {
             return Err(NotReplaced::InUse(naming));
         }
-        let renewed: BTreeSet<String> = clusters
+        let mut renewed: BTreeSet<String> = clusters
             .iter()
             .filter(|(name, cluster)| {
                 before
@@ -159,8 +177,10 @@ impl Connections {
             })
             .map(|(name, _)| name.clone())
             .collect();
+        renewed.extend(targets.renewed);
         drop(before);
         self.core.clusters.replace(clusters);
+        put_targets();
         Ok(self.measure_anew(&renewed))
     }
 
@@ -170,8 +190,8 @@ impl Connections {
         for job in self.core.jobs() {
             let (concerned, runs) = {
                 let facts = job.shared();
-                let connection = &facts.spec().source.connection;
-                (connections.contains(connection), facts.run.is_some())
+                let concerned = named_by(facts.spec()).any(|name| connections.contains(name));
+                (concerned, facts.run.is_some())
             };
             if !concerned {
                 continue;
@@ -183,6 +203,12 @@ impl Connections {
         }
         running
     }
+}
+
+/// The connections that a spec names.
+fn named_by(spec: &JobSpec) -> impl Iterator<Item = &str> {
+    let source = spec.source.connection.as_str();
+    std::iter::once(source).chain(spec.sink.connection())
 }
 
 fn busy() -> ServiceError {

@@ -173,14 +173,32 @@ impl Core {
     /// Keeps what the store says of a job, and has its task started if it is new.
     pub(crate) fn remember(&self, row: JobRow) -> Arc<JobEntry> {
         let mut jobs = lock(&self.jobs);
-        if let Some(job) = jobs.get(&row.name).filter(|job| job.uid == row.uid) {
-            job.shared().learn(row);
-            return Arc::clone(job);
+        if let Some(job) = jobs.get(&row.name) {
+            if job.uid == row.uid {
+                job.shared().learn(row);
+                return Arc::clone(job);
+            }
+            // The row was read before its job was deleted and another one took the name.
+            if job.shared().row.created_at > row.created_at {
+                return Arc::clone(job);
+            }
         }
         let job = Arc::new(JobEntry::new(row));
         jobs.insert(job.name.clone(), Arc::clone(&job));
         self.new_job.notify_one();
         job
+    }
+
+    /// Drops what is known of a job that was deleted, and ends what watches it.
+    pub(crate) fn forget(&self, job: &JobEntry) {
+        let mut jobs = lock(&self.jobs);
+        if jobs
+            .get(&job.name)
+            .is_some_and(|known| known.uid == job.uid)
+        {
+            jobs.remove(&job.name);
+        }
+        job.gone.cancel();
     }
 
     /// Reads a job's row again; leaves the old one when the store does not answer.
@@ -233,6 +251,8 @@ pub(crate) struct JobEntry {
     pub(crate) measuring: tokio::sync::Mutex<()>,
     /// Tells the job's monitor to measure soon.
     pub(crate) measure_soon: Notify,
+    /// Cancelled when the job was deleted.
+    pub(crate) gone: CancellationToken,
 }
 
 /// The changing part of a [`JobEntry`].
@@ -356,6 +376,7 @@ impl JobEntry {
             stop_asked: watch::Sender::new(false),
             measuring: tokio::sync::Mutex::new(()),
             measure_soon: Notify::new(),
+            gone: CancellationToken::new(),
         }
     }
 

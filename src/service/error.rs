@@ -171,6 +171,7 @@ impl From<StoreError> for ServiceError {
         match error {
             StoreError::Unavailable(_) => Self::new(Code::StoreUnreachable, detail),
             StoreError::Fenced => Self::new(Code::LeaseLost, detail),
+            StoreError::NoSuchJob => Self::new(Code::JobNotFound, detail),
             StoreError::Refused(_) => {
                 tracing::error!(%detail, "the store refused a statement");
                 Self::new(Code::Internal, "the store refused a statement")

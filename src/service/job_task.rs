@@ -4,10 +4,12 @@
 //! takes the lease first and decides afterwards (fence, then read, then decide); whatever it waits for outside is waited
 //! for without end, and a stop or a shutdown takes precedence at each of these waits.
 
+mod delete;
+mod reset;
 mod restart;
 mod skip;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -22,19 +24,22 @@ use super::{
     jobs::compare_now,
     monitor::refresh_checkpoint,
     next_steps::RefusedStart,
-    operations::{already_running, resume_from},
+    operations::already_running,
+    sink_progress::{self, make_sink},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
     },
+    stop_reports::{SinkEnd, claim},
 };
 pub(crate) use restart::StoredRestart;
 
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd, JobHandle, JobRun, StopOutcome,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError, StoreError},
-        ports::{CheckpointStore, JobLease, KafkaCluster, Sink, SinkOwner},
+        ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
     model::{
         checkpoint::Checkpoint,
@@ -44,9 +49,9 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
-        resolver::{BrokerFacts, ResolvedStart, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts},
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
-        views::{CheckpointReport, RestartReport, StartReport, StopReport},
+        views::{CheckpointReport, Fence, RestartReport, StartReport, StopReport},
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
@@ -58,6 +63,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause before an end is written again: somebody waits for it, and a shutdown has little time.
 const LAST_SETTLE_PAUSE: Duration = Duration::from_secs(5);
+/// How long a stop waits for a sink at least, though its own time be over: for what the sink kept of the last records.
+const LAST_WORD: Duration = Duration::from_secs(3);
 /// How long the brokers may take to answer one attempt of a start.
 const FACTS_DEADLINE: Duration = Duration::from_secs(20);
 /// How long a sink may take to be claimed in one attempt.
@@ -74,6 +81,10 @@ pub(crate) struct JobTask {
     job: Arc<JobEntry>,
     lease: Option<JobLease>,
     run: Option<JobHandle>,
+    /// The sink of the run.
+    sink: Option<Arc<dyn Sink>>,
+    /// Whether a run has failed since the last one was stopped: nobody knows what it gave to its sink.
+    failed_run: bool,
     /// The checkpoint operation that is being carried out.
     checkpointing: JoinSet<()>,
     /// Follows the run's status for the history.
@@ -99,6 +110,10 @@ enum Work {
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
     Settle,
+    ResetOffsets(Box<Operation>, Value),
+    Delete(Box<Operation>, Value),
+    /// Somebody else has deleted the job.
+    Gone,
 }
 
 struct Asked {
@@ -109,11 +124,13 @@ struct Asked {
 }
 
 /// A sink that this server has claimed for a job, and what both say.
-struct Claim {
+struct Claimed {
     row: JobRow,
     install: InstallId,
     sink: Arc<dyn Sink>,
-    progress: SinkProgress,
+    facts: SinkFacts,
+    /// A number that is larger than every one that the target knows.
+    seen: Option<CheckpointId>,
 }
 
 /// A run that was stopped.
@@ -143,7 +160,7 @@ impl From<StoreError> for Trouble {
                 code: Code::StoreUnreachable,
                 detail: error.to_string(),
             },
-            StoreError::Refused(_) => Self::Refused(error.into()),
+            StoreError::Refused(_) | StoreError::NoSuchJob => Self::Refused(error.into()),
         }
     }
 }
@@ -197,6 +214,8 @@ impl JobTask {
             job,
             lease: None,
             run: None,
+            sink: None,
+            failed_run: false,
             checkpointing: JoinSet::new(),
             following: JoinSet::new(),
             restarts: 0,
@@ -206,7 +225,7 @@ impl JobTask {
         }
     }
 
-    /// Runs until the server goes down.
+    /// Runs until the server goes down or the job is deleted.
     pub(crate) async fn run(mut self) {
         loop {
             match self.next_work().await {
@@ -218,6 +237,15 @@ impl JobTask {
                 Work::Skip(operation, request) => self.skip(&operation, &request).await,
                 Work::AutoStart => self.start(None).await,
                 Work::Settle => self.settle_leftovers().await,
+                Work::ResetOffsets(operation, request) => {
+                    self.reset_offsets(&operation, &request).await;
+                }
+                Work::Delete(operation, request) => {
+                    if self.delete(&operation, &request).await {
+                        return;
+                    }
+                }
+                Work::Gone => return self.core.forget(&self.job),
             }
         }
     }
@@ -274,7 +302,7 @@ impl JobTask {
         };
         let (row, open) = match read.await {
             Ok((Some(row), open)) => (row, open),
-            Ok((None, _)) => return None,
+            Ok((None, _)) => return self.run.is_none().then_some(Work::Gone),
             Err(error) => {
                 tracing::debug!(job = %self.job.name, %error, "cannot ask what there is to do");
                 return None;
@@ -320,6 +348,10 @@ impl JobTask {
                         }
                     }
                 }
+                OperationKind::ResetOffsets => {
+                    work = Some(Work::ResetOffsets(Box::new(operation), request));
+                }
+                OperationKind::Delete => work = Some(Work::Delete(Box::new(operation), request)),
             }
         }
         self.take_up_checkpoint(checkpoints, work.is_some()).await;
@@ -460,18 +492,19 @@ impl JobTask {
                 .await?)
         })
         .await?;
-        let claim = self.claim(operation, &lease).await?;
-        let (row, progress) = (&claim.row, &claim.progress);
-        let (resolved, intent, cluster) = self.decide(operation, asked, row, progress).await?;
+        let claimed = self.claim_for_start(operation, &lease).await?;
+        let row = &claimed.row;
+        let (resolved, intent, cluster) =
+            self.decide(operation, asked, row, &claimed.facts).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(row, &resolved)));
         }
-        let checkpoint_id = self.next_checkpoint_id(operation, progress).await?;
+        let checkpoint_id = self.next_checkpoint_id(operation, claimed.seen).await?;
         let checkpoint = start_checkpoint(
             &resolved,
             checkpoint_id,
             lease.epoch,
-            claim.sink.identity(),
+            claimed.sink.identity(),
             core.now(),
         );
         let record = StartRecord {
@@ -482,16 +515,23 @@ impl JobTask {
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
         };
         self.insist(operation, "the positions are stored", || async {
-            Ok(core.store.store_start(&lease, &checkpoint, &record).await?)
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claim, lease, checkpoint, cluster).await;
+        self.spawn(claimed, lease, checkpoint, cluster).await;
         Ok(report)
     }
 
     /// Reads the job, makes its sink and claims it.
-    async fn claim(&self, operation: Option<&Operation>, lease: &JobLease) -> Step<Claim> {
+    async fn claim_for_start(
+        &self,
+        operation: Option<&Operation>,
+        lease: &JobLease,
+    ) -> Step<Claimed> {
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
         let row = self
@@ -505,18 +545,11 @@ impl JobTask {
                 Ok(core.install().await?)
             })
             .await?;
-        let owner = SinkOwner {
-            install,
-            job: row.uid,
-        };
         let sink = self
             .insist(operation, "the sink is made", || async {
                 // Anew each time, like the cluster.
-                let sink = core.sinks.sink(&row.spec.sink, &row.name, owner);
-                sink.map_err(|faults| {
-                    let error = ServiceError::faults(faults, Code::InvalidSpec);
-                    Trouble::Refused(error.job(&row.name))
-                })
+                let ids = (install, row.uid);
+                Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
         let progress = self
@@ -530,11 +563,17 @@ impl JobTask {
                 .await
             })
             .await?;
-        Ok(Claim {
+        CrashPoint::SinkClaimed.reached();
+        self.close_former_target(&row, install, lease).await;
+        // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+        let seen = progress.values().map(|sink| sink.position_id.next()).max();
+        let facts = sink_progress::claimed(&*sink, progress);
+        Ok(Claimed {
             row,
             install,
             sink,
-            progress,
+            facts,
+            seen,
         })
     }
 
@@ -542,16 +581,33 @@ impl JobTask {
     async fn next_checkpoint_id(
         &self,
         operation: Option<&Operation>,
-        progress: &SinkProgress,
+        seen: Option<CheckpointId>,
     ) -> Step<CheckpointId> {
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
         self.insist(operation, "the checkpoint gets its number", || async {
             let next = core.store.next_checkpoint_id(job.uid).await?;
-            let seen = progress.values().map(|sink| sink.position_id.next()).max();
-            Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
+            Ok(seen.map_or(next, |seen| seen.max(next)))
         })
         .await
+    }
+
+    /// A dead owner may still write to the target that the spec named before. It is kept out there, too, but that target may be
+    /// gone for good: one attempt, and the start does not depend on it.
+    async fn close_former_target(&self, row: &JobRow, install: InstallId, lease: &JobLease) {
+        let Some(running) = &row.running else {
+            return;
+        };
+        if running.spec.sink == row.spec.sink {
+            return;
+        }
+        let ids = (install, row.uid);
+        let Ok(former) = make_sink(&self.core, &running.spec.sink, &row.name, ids) else {
+            return;
+        };
+        if former.has_fence() {
+            self.claim(&*former, lease, Instant::now()).await;
+        }
     }
 
     /// Takes the lease, or goes on with the one that is held.
@@ -577,6 +633,7 @@ impl JobTask {
                 })
             })
             .await?;
+        CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
         Ok(lease)
     }
@@ -588,7 +645,7 @@ impl JobTask {
         operation: Option<&Operation>,
         asked: Option<&Asked>,
         row: &JobRow,
-        progress: &SinkProgress,
+        sink: &SinkFacts,
     ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
         let done_before = asked.is_some_and(|asked| asked.operation.step == STORED);
         let core = &self.core;
@@ -624,7 +681,7 @@ impl JobTask {
             request,
             intent: &intent,
             state: &state,
-            sink: progress,
+            sink,
         };
         let (facts, cluster) = self.facts(operation, &question).await?;
         let Some(plan) = plan else {
@@ -635,13 +692,13 @@ impl JobTask {
             .pending_start
             .as_ref()
             .map(|pending| pending.id.as_str());
-        // A restart takes a checkpoint of its own before; what it asks for does not rest on it.
-        let is_restart = asked.is_some_and(|asked| asked.restarting.is_some());
-        let newest = match &state.newest {
-            Some(_) if is_restart => plan.state,
-            newest => newest.as_ref().map(|state| state.id),
-        };
-        let changes = what_changed(&plan, row.generation, pending, newest, &facts);
+        let newest = state.newest.as_ref();
+        let mut plan = plan;
+        if asked.is_some_and(|asked| asked.restarting.is_some()) {
+            // Its stop has taken a checkpoint and let the sink go on; what it asks for does not rest on them.
+            plan.forget_progress(newest, sink);
+        }
+        let changes = what_changed(&plan, row.generation, pending, newest, sink, &facts);
         if changes.is_empty() {
             return Ok((plan.resolved, intent, cluster));
         }
@@ -688,14 +745,14 @@ impl JobTask {
 
     async fn spawn(
         &mut self,
-        claim: Claim,
+        claimed: Claimed,
         lease: JobLease,
         start: Checkpoint,
         cluster: Arc<dyn KafkaCluster>,
     ) {
-        let Claim {
+        let Claimed {
             row, install, sink, ..
-        } = claim;
+        } = claimed;
         let core = &self.core;
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
@@ -704,7 +761,7 @@ impl JobTask {
             lease,
             start,
             kafka: cluster,
-            sink,
+            sink: Arc::clone(&sink),
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),
             lease_health: core.lease_health.subscribe(),
@@ -723,6 +780,8 @@ impl JobTask {
             });
         }
         self.run = Some(run);
+        self.sink = Some(sink);
+        self.failed_run = false;
         self.show(JobState::Running);
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
@@ -799,6 +858,7 @@ impl JobTask {
     // Ends.
 
     async fn run_ended(&mut self, end: JobEnd) {
+        self.failed_run = true;
         self.forget_run();
         refresh_checkpoint(&self.core, &self.job).await;
         if self.run_since.elapsed() >= LAST_PAUSE {
@@ -887,6 +947,7 @@ impl JobTask {
 
     fn forget_run(&mut self) {
         self.run = None;
+        self.sink = None;
         self.following.abort_all();
         let mut facts = self.job.shared();
         facts.run = None;
@@ -901,20 +962,25 @@ impl JobTask {
 
     async fn stop(&mut self, operation: &Operation, request: &StopRequest) {
         let before = self.job.state();
+        let until = Instant::now() + request.timeout.0;
         let mut report = None;
         let mut blocked = None;
         if let Some(run) = self.run.clone() {
-            let Some(ended) = self.end_run(run, operation, request).await else {
+            let Some(ended) = self.end_run(run, operation, request, until).await else {
                 return;
             };
             report = ended.report;
             blocked = ended.blocked;
         }
-        note_step(&self.core, operation, "the lease is released").await;
         let report = match report {
             Some(report) => report,
-            None => self.report_without_run(before).await,
+            None => match self.report_without_run(operation, before, until).await {
+                Some(report) => report,
+                None => return,
+            },
         };
+        note_step(&self.core, operation, "the lease is released").await;
+        self.failed_run = false;
         self.settle_stop(operation, &report, blocked.as_ref()).await;
     }
 
@@ -924,6 +990,7 @@ impl JobTask {
         run: JobHandle,
         operation: &Operation,
         request: &StopRequest,
+        until: Instant,
     ) -> Option<EndedRun> {
         let mut ended = EndedRun {
             report: None,
@@ -942,11 +1009,12 @@ impl JobTask {
                 return None;
             }
             Ok(JobEnd::Stopped(outcome)) => {
-                ended.report = Some(self.stop_report(&run, &outcome));
+                ended.report = Some(self.stop_report(&run, &outcome, until).await);
                 let now = self.core.now();
                 ended.blocked = outcome.blocked.as_ref().map(|error| error.failure(now));
             }
             Ok(JobEnd::Failed(error)) => {
+                self.failed_run = true;
                 if matches!(error, JobError::Fenced) {
                     self.lease = None;
                 }
@@ -973,8 +1041,6 @@ impl JobTask {
             }
         }
         self.forget_run();
-        // Whoever waits for the stop sees its last checkpoint in every view.
-        refresh_checkpoint(&self.core, &self.job).await;
         Some(ended)
     }
 
@@ -1005,10 +1071,12 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     let state = JobState::Stopped;
-                    Ok(core
-                        .store
+                    CrashPoint::BeforeStopSettled.reached();
+                    core.store
                         .settle_stopped(&lease, ended, state, blocked, false)
-                        .await?)
+                        .await?;
+                    CrashPoint::StopSettled.reached();
+                    Ok(())
                 })
                 .await;
             match settled {
@@ -1075,38 +1143,120 @@ impl JobTask {
         Ok(lease)
     }
 
-    fn stop_report(&self, run: &JobHandle, outcome: &StopOutcome) -> StopReport {
-        let status = run.status();
+    async fn stop_report(
+        &self,
+        run: &JobHandle,
+        outcome: &StopOutcome,
+        until: Instant,
+    ) -> StopReport {
         let completed = outcome
             .checkpoint
             .as_ref()
-            .filter(|report| report.failure.is_none())
-            .map(|report| report.id);
-        let newest = completed.or_else(|| status.last_checkpoint.as_ref().map(|last| last.id));
+            .filter(|report| report.failure.is_none());
+        let end = match (&self.sink, self.lease) {
+            (Some(sink), _) if !sink.has_fence() => SinkEnd::quiet(Fence::None),
+            // Without a checkpoint that covers everything only the sink knows what it kept. Its claim waits for a write that
+            // was cut off half-way.
+            (Some(sink), Some(lease)) if completed.is_none() => {
+                self.claim(&**sink, &lease, until).await
+            }
+            (Some(_) | None, _) => SinkEnd::quiet(Fence::Closed),
+        };
+        // Whoever waits for the stop sees its last checkpoint in every view.
+        refresh_checkpoint(&self.core, &self.job).await;
+        let status = run.status();
         let facts = self.job.shared();
         let view = compare_now(&self.core, &self.job.name, &facts, Some(&status.partitions));
+        let mode = facts.row.spec.startup_mode.name();
+        let stored = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
+        let nothing = BTreeMap::new();
+        // The store may be away: then the run's own words count.
+        let newest = completed
+            .map(|report| report.id)
+            .or_else(|| status.last_checkpoint.as_ref().map(|last| last.id));
+        let newest = newest.map(|id| match stored.filter(|stored| stored.id == id) {
+            Some(stored) => (id, &stored.positions),
+            None => (id, &nothing),
+        });
         StopReport {
             checkpoint: outcome.checkpoint.clone(),
             position_lag: totals(&view, true).position_lag,
-            will_replay: outcome.will_replay,
-            resume_from: resume_from(newest.map(|id| id.0), facts.row.spec.startup_mode.name()),
-            fence: "none".to_owned(),
+            will_replay: end.will_replay(outcome.will_replay),
+            resume_from: end.resume_from(newest, mode),
+            fence: end.fence,
+            warnings: end.warnings(),
         }
     }
 
-    /// The report of a stop that found no run: it died with its server, it never began, or it had failed.
-    async fn report_without_run(&self, before: JobState) -> StopReport {
+    /// The report of a stop that found no run: it died with its server, it never began, or it had failed. `None` when the
+    /// stop is left to the next server.
+    async fn report_without_run(
+        &mut self,
+        operation: &Operation,
+        before: JobState,
+        until: Instant,
+    ) -> Option<StopReport> {
+        let row = self.job.row();
+        let end = if row.running.is_some() && !self.failed_run {
+            let lease = match self.own_to_settle().await {
+                Ok(lease) => lease,
+                Err(Trouble::Refused(error)) => {
+                    let outcome = failed("the lease is taken", &error);
+                    self.finish(operation, &outcome).await;
+                    return None;
+                }
+                Err(_) => return None,
+            };
+            note_step(&self.core, operation, "the sink is claimed").await;
+            self.claim_of_dead_owner(&row, &lease, until).await
+        } else {
+            SinkEnd::of_closed(&self.core, &row).await
+        };
+        if self.core.stopping.is_cancelled() {
+            return None;
+        }
         let newest = self.core.store.latest_checkpoint(self.job.uid).await;
-        let newest = newest.ok().flatten().map(|checkpoint| checkpoint.id.0);
-        StopReport {
+        let newest = newest.ok().flatten();
+        let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
+        // A start that never came to consume gave nothing to its sink; of a run that died or failed nobody knows.
+        let never_began = before != JobState::Failed && row.running.is_none() && !self.failed_run;
+        Some(StopReport {
             checkpoint: None,
             position_lag: None,
-            // A start that never came to consume gave nothing to its sink; of a run that died nobody knows.
-            will_replay: (before != JobState::Failed && self.job.row().running.is_none())
-                .then_some(0),
-            resume_from: resume_from(newest, self.job.row().spec.startup_mode.name()),
-            fence: "none".to_owned(),
+            will_replay: end.will_replay(never_began.then_some(0)),
+            resume_from: end.resume_from(newest, row.spec.startup_mode.name()),
+            fence: end.fence,
+            warnings: end.warnings(),
+        })
+    }
+
+    /// Keeps a dead owner away from the target that it wrote to, which need not be the one that the spec names now.
+    async fn claim_of_dead_owner(&self, row: &JobRow, lease: &JobLease, until: Instant) -> SinkEnd {
+        let spec = row
+            .running
+            .as_ref()
+            .map_or(&row.spec, |running| &running.spec);
+        let sink = match self.core.install().await {
+            Ok(install) => make_sink(&self.core, &spec.sink, &row.name, (install, row.uid)),
+            Err(error) => Err(error),
+        };
+        match sink {
+            Ok(sink) if sink.has_fence() => self.claim(&*sink, lease, until).await,
+            Ok(_) => SinkEnd::quiet(Fence::None),
+            Err(error) => SinkEnd::unknown(error.detail),
         }
+    }
+
+    async fn claim(&self, sink: &dyn Sink, lease: &JobLease, until: Instant) -> SinkEnd {
+        let left = until.saturating_duration_since(Instant::now());
+        let claimed = tokio::select! {
+            claimed = claim(sink, lease.epoch, left.max(LAST_WORD)) => SinkEnd::of_claim(claimed),
+            () = self.core.stopping.cancelled() => SinkEnd::unknown("the server goes down".to_owned()),
+        };
+        if claimed.fence == Fence::Open {
+            tracing::warn!(job = %self.job.name, "the sink is not claimed yet; the next start does it");
+        }
+        claimed
     }
 
     /// Ends what a dead owner left half-way, for a job that should not run.
@@ -1117,6 +1267,14 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return;
         };
+        let row = self.job.row();
+        if row.running.is_some() {
+            let until = Instant::now() + CLAIM_DEADLINE;
+            self.claim_of_dead_owner(&row, &lease, until).await;
+        }
+        if self.core.stopping.is_cancelled() {
+            return;
+        }
         let settled = self.settle_as(&lease, JobState::Stopped, None, false).await;
         self.lease = None;
         if settled.is_ok() {

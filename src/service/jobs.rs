@@ -83,6 +83,15 @@ pub(crate) fn compare_now(
     })
 }
 
+/// How many of the checkpoint's positions lie outside their logs.
+fn outside_log(partitions: &[PartitionOffsetsView]) -> usize {
+    let outside = [Flag::BelowEarliest, Flag::BeyondLatest];
+    let is_outside = |partition: &&PartitionOffsetsView| {
+        partition.flags.iter().any(|flag| outside.contains(flag))
+    };
+    partitions.iter().filter(is_outside).count()
+}
+
 impl Standing {
     pub(crate) fn take(core: &Core, job: &JobEntry) -> Self {
         let now = core.now();
@@ -112,6 +121,7 @@ impl Standing {
             failure: row.failure.as_ref(),
             lag: &lag,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
+            outside_log: outside_log(&partitions),
             mode: &row.spec.startup_mode,
             mode_shadowed: shadowed,
             pending_start: row.pending_start.as_ref(),

@@ -4,6 +4,7 @@ mod checkpoints;
 mod comparison;
 mod connections;
 mod core;
+mod deletions;
 pub mod error;
 mod job_task;
 mod jobs;
@@ -14,11 +15,14 @@ mod offsets;
 mod operations;
 mod queries;
 mod records;
+mod reset_offsets;
 mod restart;
+mod sink_progress;
 mod skip;
 mod specs;
 mod start_plans;
 mod startup_mode;
+mod stop_reports;
 mod supervisor;
 
 use std::{sync::Arc, time::Duration};
@@ -26,7 +30,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::Value;
 
 pub use self::{
-    connections::{Clusters, Connections, JobsByConnection, NotReplaced},
+    connections::{Clusters, Connections, JobsByConnection, NotReplaced, TargetChanges},
     core::Settings,
     error::{Result, ServiceError},
     queries::{
@@ -37,14 +41,16 @@ pub use self::{
 };
 use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{
+    deletion::DeleteRequest,
+    group_reset::ResetRequest,
     ids::{JobName, OperationId},
     job::JobSpec,
     operation::Operation,
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        CheckpointList, CheckpointView, JobList, JobView, OffsetsView, OperationList, RecordsView,
-        SkipReport, SpecApplied, StartPlanView, StartupModeView,
+        CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
+        RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -282,6 +288,59 @@ impl Service {
     /// `sink-error`, `store-unreachable`.
     pub async fn skip_plan(&self, job: &JobName, request: &SkipRequest) -> Result<SkipReport> {
         self.plan_skip(job, request).await
+    }
+
+    /// Asks for the consumer group to be moved. The job itself is not moved by it.
+    ///
+    /// # Errors
+    /// `job-running`, `job-not-stopped`, `operation-in-progress`, `idempotency-key-reused`, `timestamp-in-future`,
+    /// `job-not-found`, `store-unreachable`. What is found out later fails the operation: `group-in-use`,
+    /// `offset-out-of-range` and the other reasons of [`Service::reset_plan`].
+    pub async fn reset_offsets(
+        &self,
+        job: &JobName,
+        request: &ResetRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_reset(job, request, caller).await
+    }
+
+    /// Says where a reset would move the group; moves nothing.
+    ///
+    /// # Errors
+    /// `job-running`, `job-not-stopped`, `group-in-use`, `checkpoint-not-found`, `timestamp-in-future`, `job-not-found`,
+    /// `store-unreachable`, what Kafka says, and with every partition that cannot go where it was sent:
+    /// `offset-out-of-range`, `unknown-partition`, `unknown-topic`, `group-missing`, `no-leader`, `topic-recreated`.
+    pub async fn reset_plan(&self, job: &JobName, request: &ResetRequest) -> Result<ResetReport> {
+        self.plan_reset(job, request).await
+    }
+
+    /// Asks for a job to be deleted; `confirm` must be its name.
+    ///
+    /// # Errors
+    /// `job-not-found`, `not-confirmed`, `job-running`, `operation-in-progress`, `store-unreachable`. With the group to be
+    /// deleted the operation may fail with `group-in-use` or what Kafka says, and then nothing was deleted.
+    pub async fn delete(
+        &self,
+        job: &JobName,
+        request: DeleteRequest,
+        confirm: Option<&str>,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_delete(job, request, confirm, caller).await
+    }
+
+    /// Says what a deletion would delete; deletes nothing.
+    ///
+    /// # Errors
+    /// As [`Service::delete`], without `confirm` too.
+    pub async fn delete_plan(
+        &self,
+        job: &JobName,
+        request: DeleteRequest,
+        confirm: Option<&str>,
+    ) -> Result<DeleteReport> {
+        self.plan_delete(job, request, confirm).await
     }
 
     /// Asks for a checkpoint.

@@ -45,7 +45,7 @@ pub(crate) fn turnstile() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(AT_ONCE))
 }
 
-/// Measures one job until the server goes down.
+/// Measures one job until the server goes down or the job is deleted.
 pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Arc<Semaphore>) {
     loop {
         let Ok(permit) = turnstile.acquire().await else {
@@ -61,6 +61,7 @@ pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Ar
         };
         tokio::select! {
             () = core.stopping.cancelled() => return,
+            () = job.gone.cancelled() => return,
             () = job.measure_soon.notified() => {}
             // A little jitter keeps many jobs from asking at the same moment.
             () = tokio::time::sleep(pause.mul_f64(0.9 + 0.2 * fastrand::f64())) => {}

@@ -101,6 +101,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) failure: Option<&'a JobFailure>,
     pub(crate) lag: &'a JobLag,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
+    /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
+    pub(crate) outside_log: usize,
     pub(crate) mode: &'a StartupMode,
     /// The mode was changed while there was a checkpoint, and is not used because of it.
     pub(crate) mode_shadowed: bool,
@@ -154,12 +156,19 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
+    let outside = match situation.outside_log {
+        // Either the refusal says it, or the positions do not come from the checkpoint.
+        _ if situation.refused.is_some() || situation.pending_start.is_some() => String::new(),
+        0 => String::new(),
+        1 => "; the position of 1 partition is outside its log".to_owned(),
+        more => format!("; the positions of {more} partitions are outside their logs"),
+    };
     let refused = situation.refused.map_or_else(String::new, |refused| {
         let why = refused.blockers.first();
         let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
         format!("; the last start was refused{why}")
     });
-    format!("stopped; {goes_on}{unread}{refused}")
+    format!("stopped; {goes_on}{unread}{outside}{refused}")
 }
 
 fn running(situation: &Situation<'_>, reason: &str) -> String {
@@ -251,7 +260,7 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
 }
 
 /// The same start again with one decision added; a bare start would forget where it was meant to begin.
-fn with_decision(request: &StartRequest, choice: &Value) -> Value {
+pub(crate) fn with_decision(request: &StartRequest, choice: &Value) -> Value {
     let mut body = json!(StartRequest {
         reason: None,
         plan: None,
@@ -272,22 +281,36 @@ pub(crate) fn choices(curl: Curl<'_>, refused: &RefusedStart) -> Vec<NextStep> {
     )];
     for blocker in &refused.blockers {
         for choice in &blocker.choices {
-            let words = choice.as_object().into_iter().flatten().next();
-            let (member, value) = words.map_or(("", ""), |(member, value)| {
-                (member.as_str(), value.as_str().unwrap_or_default())
-            });
-            let what = match value {
-                "earliest" => "begin those partitions at the first record their logs still hold",
-                "latest" => "begin those partitions at the end of their logs",
-                _ => "decide it",
-            };
             let line = curl.start(Some(&with_decision(&refused.request, choice)));
             if steps.iter().all(|known: &NextStep| known.curl != line) {
-                steps.push(step(format!("{}: {what} ({member})", blocker.code), line));
+                let why = format!("{}: {}", blocker.code, meaning(blocker.code, choice));
+                steps.push(step(why, line));
             }
         }
     }
     steps
+}
+
+/// What taking a choice means.
+fn meaning(code: Code, choice: &Value) -> String {
+    if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
+        return "begin those partitions where the sink stands; the others go on where they are"
+            .to_owned();
+    }
+    if code == Code::ProgressLost {
+        return "begin those partitions where the checkpoint stands; what was written after it is written again"
+            .to_owned();
+    }
+    let words = choice.as_object().into_iter().flatten().next();
+    let (member, value) = words.map_or(("", ""), |(member, value)| {
+        (member.as_str(), value.as_str().unwrap_or_default())
+    });
+    let what = match value {
+        "earliest" => "begin those partitions at the first record their logs still hold",
+        "latest" => "begin those partitions at the end of their logs",
+        _ => "decide it",
+    };
+    format!("{what} ({member})")
 }
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
@@ -356,23 +379,22 @@ fn skip_of(record: &FailedRecord) -> Option<Value> {
 /// A look at what does not answer. There is nothing to do to the job itself, and the step says so.
 fn what_is_away(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
-    let codes = situation.health.reasons.iter().map(|reason| reason.code);
-    let mut steps: Vec<NextStep> = Vec::new();
-    for code in codes {
-        let (why, line) = match code {
-            Code::StoreUnreachable => (
-                "nothing to do to the job, it goes on by itself: see whether this server reaches PostgreSQL",
-                format!("curl -sS '{}/readyz?verbose'", curl.public_url),
-            ),
-            Code::KafkaUnreachable | Code::KafkaTimeout | Code::NoLeader => (
-                "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
-                curl.get("/offsets"),
-            ),
-            _ => continue,
-        };
-        if steps.iter().all(|known| known.curl != line) {
-            steps.push(step(why, line));
-        }
+    let waits_for = |codes: &[Code]| {
+        let mut reasons = situation.health.reasons.iter();
+        reasons.any(|reason| codes.contains(&reason.code))
+    };
+    let mut steps = Vec::new();
+    if waits_for(&[Code::StoreUnreachable]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see whether this server reaches PostgreSQL",
+            format!("curl -sS '{}/readyz?verbose'", curl.public_url),
+        ));
+    }
+    if waits_for(&[Code::KafkaUnreachable, Code::KafkaTimeout, Code::NoLeader]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
+            curl.get("/offsets"),
+        ));
     }
     steps
 }
@@ -581,6 +603,14 @@ mod tests {
                 &["/start-plan'", "/start?wait=30s'"],
             ),
             case(
+                "overtaken by retention",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| s.outside_log = 1,
+                "stopped; a start goes on from checkpoint 9; 30 offsets are unread; the position of 1 partition is outside its log",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            case(
                 "never ran",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -670,6 +700,7 @@ mod tests {
                 failure: case.failure.as_ref(),
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+                outside_log: 0,
                 mode: &mode,
                 mode_shadowed: false,
                 pending_start: None,
@@ -764,6 +795,7 @@ mod tests {
             failure: None,
             lag: &JobLag::default(),
             last_checkpoint: None,
+            outside_log: 0,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,
             pending_start: Some(&pending),

@@ -15,9 +15,11 @@ use super::{
     next_steps::Curl,
     queries::{Accepted, Caller, OperationQuery},
     startup_mode::refuse_future_start,
+    stop_reports::SinkEnd,
 };
 use crate::{
     model::{
+        checkpoint::CheckpointKind,
         code::Code,
         ids::{JobName, OperationId},
         job_state::{DesiredState, JobState},
@@ -148,7 +150,7 @@ impl Service {
             let outcome = OperationOutcome::Succeeded {
                 changed: false,
                 step: "the job was stopped already".to_owned(),
-                result: json!(self.report_of_stopped(&job)),
+                result: json!(self.report_of_stopped(&job).await?),
             };
             let created = core.store.insert_finished_operation(&new, &outcome).await?;
             return accepted(name, created, None);
@@ -177,19 +179,23 @@ impl Service {
     }
 
     /// What a stop of a stopped job reports.
-    fn report_of_stopped(&self, job: &JobEntry) -> StopReport {
-        let facts = job.shared();
-        let checkpoint = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
-        StopReport {
+    async fn report_of_stopped(&self, job: &JobEntry) -> Result<StopReport> {
+        let row = job.row();
+        let end = SinkEnd::of_closed(&self.core, &row).await;
+        let newest = self.core.store.latest_checkpoint(row.uid).await?;
+        // The last checkpoint of a stop covers everything; of what came after another one nothing is known any more.
+        let covers_all = newest
+            .as_ref()
+            .is_none_or(|newest| newest.kind == CheckpointKind::Stop);
+        let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
+        Ok(StopReport {
             checkpoint: None,
             position_lag: None,
-            will_replay: Some(0),
-            resume_from: resume_from(
-                checkpoint.map(|checkpoint| checkpoint.id.0),
-                facts.row.spec.startup_mode.name(),
-            ),
-            fence: "none".to_owned(),
-        }
+            will_replay: end.will_replay(covers_all.then_some(0)),
+            resume_from: end.resume_from(newest, row.spec.startup_mode.name()),
+            fence: end.fence,
+            warnings: end.warnings(),
+        })
     }
 
     pub(super) async fn ask_checkpoint(
@@ -239,6 +245,9 @@ impl Service {
             OperationKind::Checkpoint => "checkpoints",
             OperationKind::Skip => "skip",
             OperationKind::Restart => "restart",
+            OperationKind::ResetOffsets => "reset-offsets",
+            // Not used: a deletion takes no key, it can be repeated as it is.
+            OperationKind::Delete => "delete",
         };
         let idempotency = caller.idempotency_key.as_ref().map(|key| IdempotencyKey {
             scope: format!("{} POST /jobs/{}/{path}", caller.requested_by, job.name),
@@ -335,14 +344,6 @@ impl super::core::Core {
             ));
         }
         Ok(())
-    }
-}
-
-/// Where a start would go on, in words.
-pub(crate) fn resume_from(checkpoint: Option<i64>, mode: &str) -> String {
-    match checkpoint {
-        Some(id) => format!("checkpoint {id}"),
-        None => format!("startup mode {mode}"),
     }
 }
 

@@ -11,10 +11,9 @@ use super::{
     error::{Result, ServiceError},
     operations::accepted,
     queries::{Accepted, Caller},
-    start_plans::{Intent, StartQuestion, StartState, gather},
+    start_plans::{Intent, StartQuestion, StartState, gather, sink_of},
 };
 use crate::{
-    engine::ports::SinkOwner,
     model::{
         code::Code,
         ids::JobName,
@@ -183,24 +182,16 @@ impl Service {
         let intent = Intent::automatic();
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;
-        let owner = SinkOwner {
-            install: core.install().await?,
-            job: row.uid,
+        let sink = sink_of(core, &row).await.map_err(|error| error.job(name))?;
+        let plain = StartRequest::auto();
+        let question = StartQuestion {
+            spec: &row.spec,
+            request: &plain,
+            intent: &intent,
+            state: &state,
+            sink: &sink,
         };
-        let sink = core
-            .sinks
-            .sink(&row.spec.sink, name, owner)
-            .map_err(|faults| ServiceError::faults(faults, Code::InvalidSpec).job(name))?;
         let resolved = timeout(FACTS_DEADLINE, async {
-            let progress = sink.progress().await?;
-            let plain = StartRequest::auto();
-            let question = StartQuestion {
-                spec: &row.spec,
-                request: &plain,
-                intent: &intent,
-                state: &state,
-                sink: &progress,
-            };
             let facts = gather(&*cluster, &question, core.now()).await?;
             Ok::<_, ServiceError>(question.resolve(&facts))
         });
@@ -208,7 +199,7 @@ impl Service {
             ServiceError::new(
                 Code::KafkaTimeout,
                 format!(
-                    "Kafka and the sink did not say where {name} stands within {} s",
+                    "Kafka did not say where {name} stands within {} s",
                     FACTS_DEADLINE.as_secs()
                 ),
             )

@@ -13,16 +13,18 @@ use super::{
     startup_mode::{refuse_future_mode, stale_generation},
 };
 use crate::{
-    engine::ports::KafkaCluster,
+    engine::{error::ErrorClass, ports::KafkaCluster},
     model::{
         code::Code, field_error::FieldError, ids::JobName, job::JobSpec, operation::Operation,
-        resolver::Warning, start::StartRequest, views::SpecApplied,
+        resolver::Warning, sink_spec::SinkSpec, start::StartRequest, views::SpecApplied,
     },
     store::{self, JobRow, PutSpec},
 };
 
 /// How long a dry run waits for the brokers to say whether the topics exist.
 const TOPICS_DEADLINE: Duration = Duration::from_secs(3);
+/// How long a spec waits for the sink's target to say whether it can take the records.
+const SINK_DEADLINE: Duration = Duration::from_secs(3);
 /// How long a run may take to hear of a change.
 const TELL_DEADLINE: Duration = Duration::from_secs(2);
 /// How often a patch is tried again when somebody else changes the spec at the same time.
@@ -47,11 +49,11 @@ impl Service {
     ) -> Result<(SpecApplied, bool, Option<Operation>)> {
         // The connection that the spec names must still be there when the spec is stored.
         let kept = self.core.clusters.keep_names().await;
-        let spec = self.checked_spec(name, document)?;
+        let (spec, mut warnings) = self.checked_spec(name, document).await?;
         refuse_future_mode(&spec.startup_mode, self.core.now()).map_err(|error| error.job(name))?;
         if dry_run {
             drop(kept);
-            return self.try_spec(name, spec, precondition).await;
+            return self.try_spec(name, spec, precondition, warnings).await;
         }
         let wanted = match precondition {
             SpecPrecondition {
@@ -88,7 +90,7 @@ impl Service {
             tell_the_run(&job, &spec).await;
             job.measure_soon.notify_one();
         }
-        let warnings = self.shadow_warnings(&job, before.as_ref(), &spec).await;
+        warnings.extend(self.shadow_warnings(&job, before.as_ref(), &spec).await);
         let operation = if created && start_on_create {
             Some(
                 self.ask_start(name, &StartRequest::auto(), caller)
@@ -110,17 +112,47 @@ impl Service {
         self.core.job(name).await.ok().map(|job| job.row().spec)
     }
 
-    /// Everything a document can be checked for without asking anybody, all faults at once.
-    fn checked_spec(&self, name: &JobName, document: &Value) -> Result<JobSpec> {
+    /// Everything a document can be checked for without asking the brokers, all faults at once, and what could not be
+    /// checked because the sink's target does not answer.
+    async fn checked_spec(
+        &self,
+        name: &JobName,
+        document: &Value,
+    ) -> Result<(JobSpec, Vec<Warning>)> {
         let (spec, mut faults) = match JobSpec::read(name, document) {
             Ok(spec) => (Some(spec), Vec::new()),
             Err(faults) => (None, faults),
         };
         faults.extend(self.connection_faults(document));
+        let (sink_faults, warnings) = self.check_sink(document).await;
+        faults.extend(sink_faults);
         match spec {
-            Some(spec) if faults.is_empty() => Ok(spec),
+            Some(spec) if faults.is_empty() => Ok((spec, warnings)),
             _ => Err(ServiceError::faults(faults, Code::InvalidSpec).job(name)),
         }
+    }
+
+    /// Asks the sink's target what stands against the spec there. One that does not answer is a warning, since the spec may
+    /// be right all the same.
+    async fn check_sink(&self, document: &Value) -> (Vec<FieldError>, Vec<Warning>) {
+        let Some(sink) = SinkSpec::of_document(document) else {
+            // It has faults of its own, which are told.
+            return (Vec::new(), Vec::new());
+        };
+        let why = match timeout(SINK_DEADLINE, self.core.sinks.check(&sink)).await {
+            Ok(Ok(faults)) => return (faults, Vec::new()),
+            Ok(Err(error)) if error.class == ErrorClass::Deterministic => {
+                let fault = FieldError::new("/sink/connection", error.to_string());
+                return (vec![fault], Vec::new());
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_elapsed) => format!("no answer within {} s", SINK_DEADLINE.as_secs()),
+        };
+        let warning = Warning {
+            code: Code::SinkUnreachable,
+            summary: format!("whether the sink's target can take the records is not known: {why}"),
+        };
+        (Vec::new(), vec![warning])
     }
 
     /// Reads the raw document, so that these faults come together with those of the form.
@@ -160,6 +192,7 @@ impl Service {
         name: &JobName,
         spec: JobSpec,
         precondition: SpecPrecondition,
+        mut warnings: Vec<Warning>,
     ) -> Result<(SpecApplied, bool, Option<Operation>)> {
         let rows = self.core.store.jobs().await?;
         let current = rows.iter().find(|row| row.name == *name);
@@ -204,9 +237,10 @@ impl Service {
             return Err(group_taken(name, &spec, &other.name));
         }
         let cluster = self.core.cluster(&spec.source.connection)?;
-        let mut warnings = topic_warnings(&*cluster, &spec)
+        let about_topics = topic_warnings(&*cluster, &spec)
             .await
             .map_err(|faults| ServiceError::faults(faults, Code::InvalidSpec).job(name))?;
+        warnings.extend(about_topics);
         let Some(row) = current else {
             let view = SpecApplied {
                 job: name.clone(),

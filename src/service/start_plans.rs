@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, collections::BTreeSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
 use tokio::time::timeout;
 
 use super::{
@@ -13,7 +14,8 @@ use super::{
     core::Core,
     error::{Result, ServiceError},
     monitor::partitions_of,
-    next_steps::{Curl, RefusedStart, choices},
+    next_steps::{Curl, RefusedStart, choices, with_decision},
+    sink_progress::{self, make_sink},
     startup_mode::{mode_effect, refuse_future_start},
 };
 use crate::{
@@ -26,9 +28,9 @@ use crate::{
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::JobSpec,
         resolver::{
-            BrokerFacts, PartitionFacts, PlannedPartition, ResolvedStart, RestorableState,
-            SinkProgress, StartBasis, StartInputs, StartPolicies, Warning, needed_facts,
-            resolve_positions,
+            BrokerFacts, PartitionFacts, PlannedPartition, ProgressKnown, ResolvedStart,
+            RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs, StartPolicies,
+            Warning, needed_facts, resolve_positions,
         },
         start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         topic::TopicPartition,
@@ -90,7 +92,16 @@ pub(crate) struct StartState {
 impl StartState {
     /// Reads them from the store.
     pub(crate) async fn read(core: &Core, row: &JobRow, from: &StartFrom) -> Result<Self> {
-        let newest = core.store.latest_checkpoint(row.uid).await?.map(restorable);
+        let newest = match core.store.latest_checkpoint(row.uid).await? {
+            Some(stored) => {
+                let newest_output = core.store.newest_output(row.uid).await?;
+                Some(RestorableState {
+                    newest_output,
+                    ..restorable(stored)
+                })
+            }
+            None => None,
+        };
         let StartFrom::Checkpoint { checkpoint } = from else {
             return Ok(Self {
                 newest,
@@ -127,6 +138,8 @@ fn restorable(stored: StoredCheckpoint) -> RestorableState {
     RestorableState {
         id: stored.id,
         positions: stored.positions,
+        sink_identity: stored.sink_identity,
+        newest_output: None,
     }
 }
 
@@ -199,7 +212,7 @@ pub(crate) struct StartQuestion<'a> {
     pub(crate) request: &'a StartRequest,
     pub(crate) intent: &'a Intent,
     pub(crate) state: &'a StartState,
-    pub(crate) sink: &'a SinkProgress,
+    pub(crate) sink: &'a SinkFacts,
 }
 
 impl<'a> StartQuestion<'a> {
@@ -237,10 +250,13 @@ pub(crate) fn what_changed(
     plan: &StoredPlan,
     generation: i64,
     pending_start: Option<&str>,
-    state: Option<CheckpointId>,
+    state: Option<&RestorableState>,
+    sink: &SinkFacts,
     facts: &BrokerFacts,
 ) -> Vec<String> {
     let mut changes = Vec::new();
+    let progress = sink.comparable_with(state);
+    let state = state.map(|state| state.id);
     if plan.generation != generation {
         changes.push(format!(
             "the spec: generation {} then, {generation} now",
@@ -259,6 +275,12 @@ pub(crate) fn what_changed(
     }
     if plan.pending_start.as_deref() != pending_start {
         changes.push("the start that was asked for ahead of time".to_owned());
+    }
+    if plan.resolved.sink.identity != sink.identity {
+        changes.push(format!(
+            "the sink's target: {} then, {} now",
+            plan.resolved.sink.identity, sink.identity
+        ));
     }
     let planned: BTreeMap<TopicPartition, &PlannedPartition> = plan
         .resolved
@@ -279,6 +301,14 @@ pub(crate) fn what_changed(
         }
     }
     for (partition, planned) in planned {
+        let sink_now = progress.and_then(|progress| progress.get(&partition));
+        if planned.sink.as_ref() != sink_now {
+            changes.push(format!(
+                "{partition}: the sink stood at {} then, and stands at {} now",
+                stand(planned.sink.as_ref()),
+                stand(sink_now)
+            ));
+        }
         let Some(facts) = facts.partitions.get(&partition) else {
             continue;
         };
@@ -295,6 +325,18 @@ pub(crate) fn what_changed(
         }
     }
     changes
+}
+
+fn stand(position: Option<&SinkPosition>) -> String {
+    position.map_or_else(
+        || "nothing".to_owned(),
+        |position| {
+            format!(
+                "{} (decided by checkpoint {})",
+                position.next_offset, position.position_id
+            )
+        },
+    )
 }
 
 /// The error of a plan that no longer holds.
@@ -394,7 +436,10 @@ impl Service {
             resolved,
             valid_until: core.now() + VALID_FOR,
         };
-        let kept = plan.resolved.blockers.is_empty() && self.keep_plan(&plan).await;
+        // What the sink has not said cannot be promised.
+        let can_be_promised = plan.resolved.blockers.is_empty()
+            && plan.resolved.sink.progress != ProgressKnown::Unknown;
+        let kept = can_be_promised && self.keep_plan(&plan).await;
         Ok(self.plan_view(&row, state.newest.is_some(), plan, kept))
     }
 
@@ -430,14 +475,25 @@ impl Service {
                 curl: curl.stop(),
             }]
         } else if plan.resolved.blockers.is_empty() {
-            let body = serde_json::json!({"plan": plan.id});
+            let body = if kept {
+                json!({"plan": plan.id})
+            } else {
+                with_decision(&plan.request, &json!({}))
+            };
+            let body = body
+                .as_object()
+                .is_some_and(|members| !members.is_empty())
+                .then_some(body);
             vec![NextStep {
                 why: if kept {
-                    "start with exactly these numbers".to_owned()
+                    "start with exactly these numbers"
+                } else if plan.resolved.sink.progress == ProgressKnown::Unknown {
+                    "start; it waits until the sink answers and decides then"
                 } else {
-                    "start".to_owned()
-                },
-                curl: curl.start(kept.then_some(&body)),
+                    "start"
+                }
+                .to_owned(),
+                curl: curl.start(body.as_ref()),
             }]
         } else {
             // The plan is what they would be sent to look at.
@@ -485,8 +541,8 @@ impl Service {
         let intent = Intent::of_operator(request, row.pending_start.as_ref());
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;
-        // What the sink holds is only known to a start, which claims it.
-        let sink = SinkProgress::new();
+        // The sink after the checkpoint: were it the other way round, a running job would seem to be ahead of its sink.
+        let sink = sink_of(core, &row).await?;
         let question = StartQuestion {
             spec: &row.spec,
             request,
@@ -520,15 +576,23 @@ impl Service {
     }
 }
 
+/// What is known of a job's sink, without claiming it.
+pub(crate) async fn sink_of(core: &Core, row: &JobRow) -> Result<SinkFacts> {
+    let ids = (core.install().await?, row.uid);
+    let sink = make_sink(core, &row.spec.sink, &row.name, ids)?;
+    Ok(sink_progress::facts(
+        sink.identity(),
+        sink_progress::ask(&*sink).await,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::model::{
         ids::{JobUid, PlanId},
         offset::Offset,
-        resolver::{LogBounds, PlanTotals, StartReason},
+        resolver::{LogBounds, PlanTotals, PlannedSink, ProgressFacts, StartReason},
         topic::TopicId,
     };
 
@@ -555,6 +619,32 @@ mod tests {
         }
     }
 
+    fn sink_at(next_offset: i64, position_id: i64) -> SinkPosition {
+        SinkPosition {
+            next_offset: offset(next_offset),
+            position_id: CheckpointId(position_id),
+        }
+    }
+
+    fn sink(progress: &[(i32, SinkPosition)]) -> SinkFacts {
+        let progress = progress
+            .iter()
+            .map(|(number, position)| (TopicPartition::new("orders", *number), *position));
+        SinkFacts {
+            identity: "orders-db".to_owned(),
+            progress: ProgressFacts::Kept(progress.collect()),
+        }
+    }
+
+    fn state(id: i64) -> RestorableState {
+        RestorableState {
+            id: CheckpointId(id),
+            positions: BTreeMap::new(),
+            sink_identity: "orders-db".to_owned(),
+            newest_output: None,
+        }
+    }
+
     fn plan() -> StoredPlan {
         let planned = |topic: &str, number, start_at: Option<i64>, reason| PlannedPartition {
             topic: topic.to_owned(),
@@ -568,6 +658,7 @@ mod tests {
             skipped: 0,
             lost: 0,
             topic_id: Some(TopicId("a".into())),
+            sink: (number == 0).then(|| sink_at(50, 3)),
             position_id: (number == 0).then_some(CheckpointId(3)),
         };
         StoredPlan {
@@ -590,6 +681,10 @@ mod tests {
                     planned("orders", 2, None, StartReason::NoLeader),
                 ],
                 totals: PlanTotals::default(),
+                sink: PlannedSink {
+                    identity: "orders-db".to_owned(),
+                    progress: ProgressKnown::Known,
+                },
                 blockers: Vec::new(),
                 warnings: Vec::new(),
             },
@@ -600,15 +695,47 @@ mod tests {
     #[test]
     fn a_plan_holds_until_something_it_rests_on_changes() {
         let same = facts(&[(0, 0, 60, "a"), (1, 0, 5, "a")]);
-        let nine = Some(CheckpointId(9));
+        let (nine, ten) = (state(9), state(10));
+        let nine = Some(&nine);
+        let held = sink(&[(0, sink_at(50, 3))]);
         let plan = plan();
         assert_eq!(
-            what_changed(&plan, 7, None, nine, &same),
+            what_changed(&plan, 7, None, nine, &held, &same),
             Vec::<String>::new()
+        );
+        for (now, part) in [
+            (
+                sink(&[(0, sink_at(51, 3))]),
+                "orders/0: the sink stood at 50 (decided by checkpoint 3) then, and stands at 51 (decided by checkpoint 3) now",
+            ),
+            (
+                sink(&[(0, sink_at(50, 4))]),
+                "stands at 50 (decided by checkpoint 4)",
+            ),
+            (sink(&[]), "stands at nothing now"),
+            (
+                sink(&[(0, sink_at(50, 3)), (1, sink_at(0, 9))]),
+                "orders/1: the sink stood at nothing",
+            ),
+        ] {
+            let changes = what_changed(&plan, 7, None, nine, &now, &same);
+            assert!(
+                matches!(changes.as_slice(), [only] if only.contains(part)),
+                "{part}: {changes:?}"
+            );
+        }
+        let elsewhere = SinkFacts {
+            identity: "other-db".to_owned(),
+            ..held.clone()
+        };
+        let changes = what_changed(&plan, 7, None, nine, &elsewhere, &same);
+        assert_eq!(
+            changes[0],
+            "the sink's target: orders-db then, other-db now"
         );
         let led = facts(&[(0, 0, 60, "a"), (1, 0, 5, "a"), (2, 0, 9, "a")]);
         assert_eq!(
-            what_changed(&plan, 7, None, nine, &led),
+            what_changed(&plan, 7, None, nine, &held, &led),
             Vec::<String>::new(),
             "a leader came back"
         );
@@ -617,7 +744,7 @@ mod tests {
             (
                 7,
                 None,
-                Some(CheckpointId(10)),
+                Some(&ten),
                 same.clone(),
                 "checkpoint 9 then, checkpoint 10 now",
             ),
@@ -654,7 +781,7 @@ mod tests {
             ),
         ];
         for (generation, pending, state, facts, part) in cases {
-            let changes = what_changed(&plan, generation, pending, state, &facts);
+            let changes = what_changed(&plan, generation, pending, state, &held, &facts);
             assert!(
                 matches!(changes.as_slice(), [only] if only.contains(part)),
                 "{part}: {changes:?}"

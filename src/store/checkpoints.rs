@@ -179,6 +179,28 @@ impl Store {
         .await
     }
 
+    /// The newest completed checkpoint before which records had reached the sink, set aside or not.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn newest_output(&self, job: JobUid) -> Result<Option<CheckpointId>> {
+        self.query(
+            format!("read which checkpoint of job {job} had output last"),
+            move |connection| {
+                Box::pin(async move {
+                    let newest = sqlx::query_scalar!(
+                        "SELECT max(id) FROM checkpoints WHERE job_uid = $1 AND status = 'completed' AND has_output",
+                        job.0
+                    )
+                    .fetch_one(connection)
+                    .await?;
+                    Ok(newest.map(CheckpointId))
+                })
+            },
+        )
+        .await
+    }
+
     /// One checkpoint, with positions.
     ///
     /// # Errors
@@ -560,10 +582,11 @@ async fn insert_failed(
 async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Result<()> {
     sqlx::query!(
         "WITH ranked AS (
-             SELECT id, status, kind, superseded,
+             SELECT id, status, kind, superseded, has_output,
                     statement_timestamp() - ended_at AS age,
                     row_number() OVER newest AS place,
                     row_number() OVER (PARTITION BY status, superseded ORDER BY id DESC) AS place_in_standing,
+                    row_number() OVER (PARTITION BY status, has_output ORDER BY id DESC) AS place_by_output,
                     row_number() OVER (PARTITION BY status, date_trunc('minute', ended_at) ORDER BY id DESC) AS place_in_minute,
                     row_number() OVER (PARTITION BY status, date_trunc('hour', ended_at) ORDER BY id DESC) AS place_in_hour,
                     -- The one that came after it: `lag`, since the window counts backwards.
@@ -578,6 +601,8 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                    WHEN 'completed' THEN
                        place <= 20
                        OR (place_in_standing = 1 AND NOT superseded)
+                       -- By it a start tells a sink that lost its progress from one that was never written to.
+                       OR (place_by_output = 1 AND has_output)
                        OR (place_in_minute = 1 AND age <= interval '1 hour')
                        OR (place_in_hour = 1 AND age <= interval '7 days')
                        OR (kind IN ('start', 'stop', 'manual', 'skip') AND age <= interval '30 days')

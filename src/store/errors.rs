@@ -78,6 +78,7 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
 pub(super) fn during(operation: &str, error: StoreError) -> StoreError {
     match error {
         StoreError::Fenced => StoreError::Fenced,
+        StoreError::NoSuchJob => StoreError::NoSuchJob,
         StoreError::Unavailable(text) => StoreError::Unavailable(format!("{operation}: {text}")),
         StoreError::Refused(text) => StoreError::Refused(format!("{operation}: {text}")),
     }

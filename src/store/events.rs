@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 
 use super::{
     Result, Store,
+    deletions::prune_deleted_jobs,
     words::{document, storable},
 };
 use crate::model::ids::JobUid;
@@ -28,8 +29,8 @@ impl Store {
         .await
     }
 
-    /// Deletes operations and events of more than 30 days, idempotency keys of more than 24 hours, and plans that ended more
-    /// than 15 minutes ago.
+    /// Deletes operations and events of more than 30 days, idempotency keys of more than 24 hours, plans that ended more
+    /// than 15 minutes ago, and what jobs have left that were deleted more than 30 days ago.
     ///
     /// # Errors
     /// See [`StoreError`](crate::engine::error::StoreError).
@@ -51,7 +52,7 @@ impl Store {
                 sqlx::query!("DELETE FROM events WHERE at < now() - interval '30 days'")
                     .execute(&mut *connection)
                     .await?;
-                Ok(())
+                prune_deleted_jobs(connection).await
             })
         })
         .await

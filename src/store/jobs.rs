@@ -186,7 +186,7 @@ impl Store {
     /// Changes the startup mode alone, if the spec has the generation given.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn set_startup_mode(
         &self,
         job: JobUid,
@@ -223,7 +223,7 @@ impl Store {
     /// Keeps a one-shot start until an operator's start consumes it. The latest one wins; gives back the one it discarded.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn set_pending_start(
         &self,
         job: JobUid,
@@ -443,7 +443,12 @@ async fn put(
         .await?;
     let old = match one(connection, Some(name), None).await? {
         // Locked and read again: another transaction may be changing its startup mode.
-        Some(row) => Some(lock(connection, row.uid).await?),
+        Some(row) => match lock(connection, row.uid).await {
+            Ok(row) => Some(row),
+            // It was deleted at this moment: its name is free.
+            Err(StoreError::NoSuchJob) => None,
+            Err(error) => return Err(error),
+        },
         None => None,
     };
     match (&old, precondition) {
@@ -564,18 +569,14 @@ pub(super) async fn lock(connection: &mut PgConnection, job: JobUid) -> Result<J
     )
     .fetch_optional(&mut *connection)
     .await?
-    .ok_or_else(no_such_job)?;
+    .ok_or(StoreError::NoSuchJob)?;
     existing(connection, job).await
 }
 
 async fn existing(connection: &mut PgConnection, job: JobUid) -> Result<JobRow> {
     one(connection, None, Some(job))
         .await?
-        .ok_or_else(no_such_job)
-}
-
-fn no_such_job() -> StoreError {
-    StoreError::Refused("there is no such job".to_owned())
+        .ok_or(StoreError::NoSuchJob)
 }
 
 async fn one(

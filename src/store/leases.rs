@@ -154,7 +154,7 @@ impl Store {
     /// Waits for protected writes that are under way.
     ///
     /// # Errors
-    /// `Fenced` when this incarnation has itself been replaced; `Refused` when there is no such job.
+    /// `Fenced` when this incarnation has itself been replaced; `NoSuchJob`.
     pub async fn take_lease(
         &self,
         job: JobUid,
@@ -176,7 +176,7 @@ async fn take(
     let seen = sqlx::query_scalar!("SELECT epoch FROM job_leases WHERE job_uid = $1", job.0)
         .fetch_optional(&mut *connection)
         .await?
-        .ok_or_else(|| StoreError::Refused("there is no such job".to_owned()))?;
+        .ok_or(StoreError::NoSuchJob)?;
     // `epoch = seen`: of two takers the second waits for the first one's row lock and would then judge the new owner by
     // a snapshot of `instances` in which that owner may not be yet.
     let epoch = sqlx::query_scalar!(

@@ -13,6 +13,7 @@
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
 
 mod checkpoints;
+mod deletions;
 mod errors;
 mod events;
 mod jobs;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
+pub use deletions::HistoryEntry;
 pub use jobs::{JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};
 pub use leases::{ClaimInstance, Incarnation};
 pub use operations::{

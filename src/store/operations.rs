@@ -117,18 +117,36 @@ pub struct OperationFilter {
 }
 
 /// The kinds of which one at a time may be open: everything but checkpoints.
-const CHANGES: [OperationKind; 4] = [
+const CHANGES: [OperationKind; 6] = [
     OperationKind::Start,
     OperationKind::Stop,
     OperationKind::Skip,
     OperationKind::Restart,
+    OperationKind::ResetOffsets,
+    OperationKind::Delete,
 ];
 
 impl Store {
+    /// The operation that the same request made before, if it came with a key or is repeated.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn operation_made_before(
+        &self,
+        new: &NewOperation,
+    ) -> Result<Option<CreateOperation>> {
+        let new = new.clone();
+        self.in_transaction(
+            format!("look for operation {}", new.id),
+            move |connection| Box::pin(async move { stored_before(connection, &new).await }),
+        )
+        .await
+    }
+
     /// Stores an operation and the desired state that goes with it, unless another one is in the way.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn create_operation(
         &self,
         new: &NewOperation,
@@ -148,7 +166,9 @@ impl Store {
                         OperationKind::Start
                         | OperationKind::Stop
                         | OperationKind::Skip
-                        | OperationKind::Restart => CreateOperation::Busy(other),
+                        | OperationKind::Restart
+                        | OperationKind::ResetOffsets
+                        | OperationKind::Delete => CreateOperation::Busy(other),
                     });
                 }
                 let operation = insert(connection, &new).await?;
@@ -170,7 +190,7 @@ impl Store {
     /// Stores an operation that was done at once: a start of a job that runs, a stop of one that does not.
     ///
     /// # Errors
-    /// `Refused` when there is no such job.
+    /// `NoSuchJob`; see [`StoreError`].
     pub async fn insert_finished_operation(
         &self,
         new: &NewOperation,
@@ -387,6 +407,25 @@ async fn supersede(connection: &mut PgConnection, new: &NewOperation) -> Result<
     Ok(())
 }
 
+/// Calls off whatever is open of a job but one operation.
+pub(super) async fn supersede_all_but(
+    connection: &mut PgConnection,
+    job: JobUid,
+    operation: &OperationId,
+) -> Result<()> {
+    let error = problem(Code::Superseded, "the job was deleted");
+    sqlx::query!(
+        "UPDATE operations SET status = 'canceled', error = $3::text::json, finished_at = clock_timestamp()
+         WHERE job_uid = $1 AND id <> $2 AND status IN ('queued', 'running')",
+        job.0,
+        operation.as_str(),
+        document(&error)?,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// The operation that stands against a new one. Checkpoints never stand against anything else; one that waits can be shared.
 async fn in_the_way(
     connection: &mut PgConnection,
@@ -401,7 +440,9 @@ async fn in_the_way(
         OperationKind::Start
         | OperationKind::Stop
         | OperationKind::Skip
-        | OperationKind::Restart => Query {
+        | OperationKind::Restart
+        | OperationKind::ResetOffsets
+        | OperationKind::Delete => Query {
             kinds: words(&CHANGES)?,
             statuses: words(&[OperationStatus::Queued, OperationStatus::Running])?,
             ..Query::default()

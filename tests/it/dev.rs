@@ -138,7 +138,7 @@ fn each_printed_call_works_as_printed_and_nothing_is_left() {
         .collect();
     assert_eq!(calls.len(), 6, "{guide:#?}");
     let answers: Vec<String> = calls.iter().map(|call| paste(call)).collect();
-    for job in ["orders-earliest", "orders-blackhole"] {
+    for job in ["orders-to-postgres", "orders-blackhole"] {
         assert!(answers[0].contains(job), "{}", answers[0]);
     }
     assert!(answers[1].contains("succeeded"), "{}", answers[1]);
@@ -146,6 +146,8 @@ fn each_printed_call_works_as_printed_and_nothing_is_left() {
     assert!(answers[3].contains("succeeded"), "{}", answers[3]);
     assert!(answers[4].contains("succeeded"), "{}", answers[4]);
     assert!(answers[5].contains("partition"), "{}", answers[5]);
+    let rows = guide.iter().find(|line| line.starts_with("psql "));
+    assert!(paste(rows.expect("a line for psql")).contains("order-created"));
 
     assert!(
         !processes_in(demo.folders.path()).is_empty(),

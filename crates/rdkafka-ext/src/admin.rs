@@ -28,6 +28,8 @@ const LIST_OFFSETS: &str = "list offsets";
 const DESCRIBE_TOPICS: &str = "describe topics";
 const DESCRIBE_GROUP: &str = "describe consumer group";
 const LIST_GROUP_OFFSETS: &str = "list consumer group offsets";
+const ALTER_GROUP_OFFSETS: &str = "alter consumer group offsets";
+const DELETE_GROUP: &str = "delete consumer group";
 const METADATA: &str = "cluster metadata";
 
 /// How much longer than the request the queue is watched, so that librdkafka's own, better explained time-out comes first.
@@ -199,6 +201,30 @@ pub struct CommittedOffset {
     pub metadata: Vec<u8>,
     /// The leader epoch of the last record read, if the committer gave one.
     pub leader_epoch: Option<i32>,
+}
+
+/// The position that a group is to have in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewGroupOffset<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition.
+    pub partition: i32,
+    /// The next offset to read; at least 0.
+    pub next_offset: i64,
+    /// A note stored with it; at most 4,096 bytes with a broker's defaults.
+    pub metadata: &'a str,
+}
+
+/// The answer for one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AlteredGroupOffset {
+    /// The topic.
+    pub topic: String,
+    /// The partition.
+    pub partition: i32,
+    /// Done, or the partition's own error.
+    pub result: Result<(), KafkaError>,
 }
 
 /// The brokers and topics of a cluster.
@@ -483,6 +509,134 @@ impl AdminClient {
         Ok(listed.into_iter().map(group_offset).collect())
     }
 
+    /// Moves a group: one request (KIP-396) for all partitions, which the coordinator stores in one write.
+    ///
+    /// The coordinator leaves partitions out that it refuses (a topic that does not exist or may not be read) and stores the
+    /// others; each such partition has its error in the answer. It refuses all of them while the group has members that
+    /// subscribed ([`ErrorCode::UNKNOWN_MEMBER_ID`]).
+    ///
+    /// A deadline that passes before the coordinator is connected ends the request: it is not sent later. One that passes
+    /// after it was sent leaves the outcome open, for it may still be carried out.
+    ///
+    /// # Errors
+    /// No answer in time, a negative offset, the same partition twice; all partitions refused for want of the coordinator.
+    pub fn alter_group_offsets(
+        &self,
+        group: &str,
+        offsets: &[NewGroupOffset<'_>],
+        deadline: Duration,
+    ) -> Result<Vec<AlteredGroupOffset>, CallError> {
+        if offsets.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.ask_coordinator(
+            ALTER_GROUP_OFFSETS,
+            group,
+            deadline,
+            |coordinator, deadline| {
+                self.alter_group_offsets_at(coordinator, group, offsets, deadline)
+            },
+        )
+    }
+
+    fn alter_group_offsets_at(
+        &self,
+        coordinator: i32,
+        group: &str,
+        offsets: &[NewGroupOffset<'_>],
+        deadline: Duration,
+    ) -> Result<Vec<AlteredGroupOffset>, CallError> {
+        let group = c_string(ALTER_GROUP_OFFSETS, "the group id", group)?;
+        let mut list = PartitionList::with_capacity(offsets.len());
+        for offset in offsets {
+            let NewGroupOffset {
+                topic,
+                partition,
+                next_offset,
+                metadata,
+            } = *offset;
+            list.push_with_metadata(ALTER_GROUP_OFFSETS, topic, partition, next_offset, metadata)?;
+        }
+        let request = AlterGroupOffsetsRequest::new(&group, &list);
+        let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_ALTERCONSUMERGROUPOFFSETS;
+        let options = self.options(operation, ALTER_GROUP_OFFSETS, deadline)?;
+        options.set_broker(ALTER_GROUP_OFFSETS, coordinator)?;
+        let event_type = sys::RD_KAFKA_EVENT_ALTERCONSUMERGROUPOFFSETS_RESULT;
+        let mut requests = [request.0];
+        let event = self.ask(ALTER_GROUP_OFFSETS, event_type, deadline, |queue| {
+            // SAFETY: a live client, array of one request (copied by the call), options and queue.
+            unsafe {
+                sys::rd_kafka_AlterConsumerGroupOffsets(
+                    self.client.rk(),
+                    requests.as_mut_ptr(),
+                    requests.len(),
+                    options.as_ptr(),
+                    queue.as_ptr(),
+                );
+            }
+        })?;
+        let altered = altered_group_offsets(&event).map_err(|error| CallError::Failed {
+            operation: ALTER_GROUP_OFFSETS,
+            error,
+        })?;
+        // A broker that is not the coordinator refuses each partition and has no error for the request as a whole.
+        if let Some(elsewhere) = altered
+            .iter()
+            .find(|entry| ELSEWHERE.contains(&entry.code))
+            .map(|entry| entry.code)
+        {
+            return Err(CallError::Failed {
+                operation: ALTER_GROUP_OFFSETS,
+                error: KafkaError::of(elsewhere),
+            });
+        }
+        let answers = altered.into_iter().map(|entry| AlteredGroupOffset {
+            topic: entry.topic,
+            partition: entry.partition,
+            result: entry.code.check(|| None),
+        });
+        Ok(answers.collect())
+    }
+
+    /// Deletes a group with its offsets.
+    ///
+    /// # Errors
+    /// No answer in time; [`ErrorCode::NON_EMPTY_GROUP`] while it has members that subscribed,
+    /// [`ErrorCode::GROUP_ID_NOT_FOUND`] where there is none.
+    pub fn delete_group(&self, group: &str, deadline: Duration) -> Result<(), CallError> {
+        self.ask_coordinator(DELETE_GROUP, group, deadline, |coordinator, deadline| {
+            self.delete_group_at(coordinator, group, deadline)
+        })
+    }
+
+    fn delete_group_at(
+        &self,
+        coordinator: i32,
+        group: &str,
+        deadline: Duration,
+    ) -> Result<(), CallError> {
+        let group = c_string(DELETE_GROUP, "the group id", group)?;
+        let request = DeleteGroupRequest::new(&group);
+        let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DELETEGROUPS;
+        let options = self.options(operation, DELETE_GROUP, deadline)?;
+        options.set_broker(DELETE_GROUP, coordinator)?;
+        let event_type = sys::RD_KAFKA_EVENT_DELETEGROUPS_RESULT;
+        let mut requests = [request.0];
+        let event = self.ask(DELETE_GROUP, event_type, deadline, |queue| {
+            // SAFETY: a live client, array of one request (copied by the call), options and queue.
+            unsafe {
+                sys::rd_kafka_DeleteGroups(
+                    self.client.rk(),
+                    requests.as_mut_ptr(),
+                    requests.len(),
+                    options.as_ptr(),
+                    queue.as_ptr(),
+                );
+            }
+        })?;
+        deleted_group(&event).map_err(|error| self.failed(DELETE_GROUP, deadline, error))
+    }
+
     /// Brokers and all topics. Also the plainest proof that the cluster answers.
     ///
     /// # Errors
@@ -659,12 +813,14 @@ impl AdminClient {
 
 /// Whether a broker says that another one may be the coordinator.
 fn is_elsewhere(error: &CallError) -> bool {
-    let elsewhere = [
-        ErrorCode::NOT_COORDINATOR,
-        ErrorCode::COORDINATOR_NOT_AVAILABLE,
-    ];
-    matches!(error, CallError::Failed { error, .. } if elsewhere.contains(&error.code))
+    matches!(error, CallError::Failed { error, .. } if ELSEWHERE.contains(&error.code))
 }
+
+/// How a broker says that another one may be the coordinator.
+const ELSEWHERE: [ErrorCode; 2] = [
+    ErrorCode::NOT_COORDINATOR,
+    ErrorCode::COORDINATOR_NOT_AVAILABLE,
+];
 
 impl fmt::Debug for AdminClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -766,6 +922,42 @@ impl Drop for GroupOffsetsRequest {
     fn drop(&mut self) {
         // SAFETY: owned, and not used after.
         unsafe { sys::rd_kafka_ListConsumerGroupOffsets_destroy(self.0) };
+    }
+}
+
+/// An owned request to move a group.
+struct AlterGroupOffsetsRequest(*mut sys::rd_kafka_AlterConsumerGroupOffsets_t);
+
+impl AlterGroupOffsetsRequest {
+    fn new(group: &CStr, offsets: &PartitionList) -> Self {
+        // SAFETY: a C string and a live list; both are copied.
+        Self(unsafe {
+            sys::rd_kafka_AlterConsumerGroupOffsets_new(group.as_ptr(), offsets.as_ptr())
+        })
+    }
+}
+
+impl Drop for AlterGroupOffsetsRequest {
+    fn drop(&mut self) {
+        // SAFETY: owned, and not used after.
+        unsafe { sys::rd_kafka_AlterConsumerGroupOffsets_destroy(self.0) };
+    }
+}
+
+/// An owned request to delete a group.
+struct DeleteGroupRequest(*mut sys::rd_kafka_DeleteGroup_t);
+
+impl DeleteGroupRequest {
+    fn new(group: &CStr) -> Self {
+        // SAFETY: a C string, which is copied.
+        Self(unsafe { sys::rd_kafka_DeleteGroup_new(group.as_ptr()) })
+    }
+}
+
+impl Drop for DeleteGroupRequest {
+    fn drop(&mut self) {
+        // SAFETY: owned, and not used after.
+        unsafe { sys::rd_kafka_DeleteGroup_destroy(self.0) };
     }
 }
 
@@ -967,6 +1159,35 @@ fn group_offsets(event: &Event) -> Result<Vec<ListedPartition>, KafkaError> {
         Ok(ffi::read_partitions(sys::rd_kafka_group_result_partitions(
             group,
         )))
+    }
+}
+
+fn altered_group_offsets(event: &Event) -> Result<Vec<ListedPartition>, KafkaError> {
+    let mut count = 0;
+    // SAFETY: whole block: the event is an alter-group-offsets answer and owns all that is read here.
+    unsafe {
+        let result = sys::rd_kafka_event_AlterConsumerGroupOffsets_result(event.as_ptr());
+        let groups = sys::rd_kafka_AlterConsumerGroupOffsets_result_groups(result, &raw mut count);
+        let group = *array(groups.cast_const(), count)
+            .first()
+            .ok_or_else(|| KafkaError::of(ErrorCode::PARTIAL))?;
+        ffi::borrowed_error(sys::rd_kafka_group_result_error(group))?;
+        Ok(ffi::read_partitions(sys::rd_kafka_group_result_partitions(
+            group,
+        )))
+    }
+}
+
+fn deleted_group(event: &Event) -> Result<(), KafkaError> {
+    let mut count = 0;
+    // SAFETY: whole block: the event is a delete-groups answer and owns all that is read here.
+    unsafe {
+        let result = sys::rd_kafka_event_DeleteGroups_result(event.as_ptr());
+        let groups = sys::rd_kafka_DeleteGroups_result_groups(result, &raw mut count);
+        let group = *array(groups.cast_const(), count)
+            .first()
+            .ok_or_else(|| KafkaError::of(ErrorCode::PARTIAL))?;
+        ffi::borrowed_error(sys::rd_kafka_group_result_error(group))
     }
 }
 

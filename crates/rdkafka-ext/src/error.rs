@@ -45,6 +45,8 @@ impl ErrorCode {
     pub const GROUP_AUTHORIZATION_FAILED: Self = Self(30);
     /// No right on the cluster.
     pub const CLUSTER_AUTHORIZATION_FAILED: Self = Self(31);
+    /// The group has members.
+    pub const NON_EMPTY_GROUP: Self = Self(68);
     /// No such consumer group.
     pub const GROUP_ID_NOT_FOUND: Self = Self(69);
     /// librdkafka: the offsets between the requested one and the next one are gone; raised for `auto.offset.reset=error`.

@@ -20,12 +20,13 @@ mod client;
 mod consumer;
 mod error;
 mod ffi;
+mod process;
 mod properties;
 
 pub use admin::{
-    AdminClient, Broker, ClusterMetadata, CommittedOffset, GroupDescription, GroupMember,
-    GroupOffset, GroupState, IsolationLevel, ListedOffset, OffsetSpec, PartitionInfo,
-    PartitionOffset, TopicDescription, TopicId, TopicInfo, TopicMetadata,
+    AdminClient, AlteredGroupOffset, Broker, ClusterMetadata, CommittedOffset, GroupDescription,
+    GroupMember, GroupOffset, GroupState, IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec,
+    PartitionInfo, PartitionOffset, TopicDescription, TopicId, TopicInfo, TopicMetadata,
 };
 pub use allocator::librdkafka_allocates_with_mimalloc;
 pub use batch::{
@@ -34,4 +35,5 @@ pub use batch::{
 pub use client::{LogLevel, LogLine, LogSink};
 pub use consumer::{AssignedOffset, BatchConsumer, CommitOffset, CommitResult};
 pub use error::{CallError, ClientError, CreateError, ErrorCode, KafkaError};
+pub use process::kill_this_process;
 pub use properties::known_properties;

@@ -18,7 +18,7 @@ use rdkafka::{
 };
 use rdkafka_ext::{
     AdminClient, AssignedOffset, BatchConsumer, CallError, CommitOffset, CreateError, ErrorCode,
-    IsolationLevel, ListedOffset, LogSink, MessageBatch, OffsetSpec, Run,
+    IsolationLevel, ListedOffset, LogSink, MessageBatch, NewGroupOffset, OffsetSpec, Run,
 };
 use rdkafka_sys::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -762,4 +762,104 @@ fn a_question_to_a_coordinator_may_be_given_up_before_its_answer_comes() {
     another
         .list_group_offsets("readers", None, false, PATIENCE)
         .unwrap();
+}
+
+/// What a group has stored for partition 0 of `orders`.
+fn stored(admin: &AdminClient) -> Option<(i64, Vec<u8>)> {
+    let answer = admin.list_group_offsets("readers", Some(&[("orders", 0)]), false, PATIENCE);
+    let committed = answer.unwrap().remove(0).result.unwrap();
+    committed.map(|committed| (committed.next_offset, committed.metadata))
+}
+
+fn moved(next_offset: i64) -> [NewGroupOffset<'static>; 1] {
+    [NewGroupOffset {
+        topic: "orders",
+        partition: 0,
+        next_offset,
+        metadata: "a note",
+    }]
+}
+
+#[test]
+fn a_group_is_moved_with_a_note_and_without_being_its_member() {
+    let cluster = cluster("orders", 2);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    assert_eq!(stored(&admin), None);
+    for next_offset in [7, 3] {
+        let answer = admin
+            .alter_group_offsets("readers", &moved(next_offset), PATIENCE)
+            .unwrap();
+        assert_eq!(answer.len(), 1);
+        assert_eq!(answer[0].result, Ok(()));
+        assert_eq!(stored(&admin), Some((next_offset, b"a note".to_vec())));
+    }
+    let none = admin.alter_group_offsets("readers", &[], PATIENCE);
+    assert_eq!(none.unwrap(), []);
+    for wrong in [moved(-1).to_vec(), [moved(1), moved(2)].concat()] {
+        let error = admin.alter_group_offsets("readers", &wrong, PATIENCE);
+        assert!(error.is_err(), "{wrong:?}: {error:?}");
+    }
+    assert_eq!(stored(&admin), Some((3, b"a note".to_vec())));
+}
+
+/// The counterpart of librdkafka issue 5040 for what writes: a broker that is not the coordinator says so for each partition.
+#[test]
+fn moving_a_group_without_a_coordinator_is_an_error_and_no_crash() {
+    let cluster = cluster("orders", 1);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    let elsewhere = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_COORDINATOR; 20];
+    cluster.request_errors(RDKafkaApiKey::OffsetCommit, &elsewhere);
+    let error = admin
+        .alter_group_offsets("readers", &moved(1), PATIENCE)
+        .unwrap_err();
+    assert!(
+        matches!(&error, CallError::Failed { error, .. } if error.code == ErrorCode::NOT_COORDINATOR),
+        "{error}"
+    );
+}
+
+/// librdkafka PR 5397: a request to a coordinator that is away, given up and answered later, ended the process. Asked by the
+/// broker's number it does not; what was never sent is not sent later, what was sent may still be carried out.
+#[test]
+fn moving_a_group_may_be_given_up() {
+    let cluster = cluster("orders", 1);
+    let admin = AdminClient::create(&config(&cluster), quiet()).unwrap();
+    let alter =
+        |next_offset, deadline| admin.alter_group_offsets("readers", &moved(next_offset), deadline);
+    alter(1, PATIENCE).unwrap();
+
+    // The broker has the request and does not answer.
+    let slowly = |answers_after| cluster.broker_round_trip_time(1, answers_after).unwrap();
+    slowly(Duration::from_secs(1));
+    let given_up = alter(2, Duration::from_millis(200)).unwrap_err();
+    assert!(matches!(given_up, CallError::Deadline { .. }), "{given_up}");
+    slowly(Duration::ZERO);
+    let until = Instant::now() + PATIENCE;
+    while stored(&admin).map(|(next_offset, _)| next_offset) != Some(2) {
+        assert!(Instant::now() < until, "the request was not carried out");
+    }
+
+    cluster.broker_down(1).unwrap();
+    for _ in 0..3 {
+        alter(3, Duration::from_millis(200)).unwrap_err();
+    }
+    cluster.broker_up(1).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while admin
+        .list_group_offsets("readers", None, false, Duration::from_secs(2))
+        .is_err()
+    {
+        assert!(Instant::now() < until, "the broker did not come back");
+    }
+    assert_eq!(stored(&admin), Some((2, b"a note".to_vec())));
+    alter(4, PATIENCE).unwrap();
+    assert_eq!(stored(&admin), Some((4, b"a note".to_vec())));
+
+    cluster.broker_down(1).unwrap();
+    alter(5, Duration::from_millis(200)).unwrap_err();
+    admin
+        .delete_group("readers", Duration::from_millis(200))
+        .unwrap_err();
+    // A client that carries open requests can be dropped.
+    drop(admin);
 }

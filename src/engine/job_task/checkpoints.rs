@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::{Background, JobTask, failed_report, millis};
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         checkpoint_coordinator::{CoordinatorAction, CoordinatorEvent},
         error::{ErrorClass, JobError, KafkaError, StoreError},
@@ -199,10 +200,14 @@ impl JobTask {
         );
         attempt.store_write = Some(write.key());
         let began = Instant::now();
+        CrashPoint::BeforeCheckpointStored.reached();
         self.background.spawn(async move {
             let outcome = write
                 .until_known(|| store.complete(&lease, &checkpoint))
                 .await;
+            if outcome.is_ok() {
+                CrashPoint::CheckpointStored.reached();
+            }
             Background::Stored {
                 id,
                 outcome,
@@ -447,7 +452,11 @@ impl JobTask {
         let note = group_commits::note(self.run.install, &self.run.name, commit.id);
         self.background.spawn_blocking(move || {
             let began = Instant::now();
+            CrashPoint::BeforeGroupCommitted.reached();
             let outcome = group_commits::send(&committer, &commit, &note);
+            if outcome.is_ok() {
+                CrashPoint::GroupCommitted.reached();
+            }
             Background::Committed {
                 id: commit.id,
                 outcome,
@@ -525,6 +534,7 @@ impl JobTask {
 pub(super) fn store_failure(error: StoreError) -> JobError {
     match error {
         StoreError::Fenced => JobError::Fenced,
+        StoreError::NoSuchJob => JobError::Store(error.to_string()),
         StoreError::Unavailable(detail) | StoreError::Refused(detail) => JobError::Store(detail),
     }
 }

@@ -413,4 +413,17 @@ impl KafkaCluster for Cluster {
     async fn group_members(&self, _group: &str) -> Result<usize, KafkaError> {
         Ok(0)
     }
+
+    async fn alter_group_offsets(
+        &self,
+        _group: &str,
+        _offsets: &PartitionOffsets,
+        _note: &str,
+    ) -> Result<BTreeMap<TopicPartition, KafkaError>, KafkaError> {
+        Err(away("no run of a job moves its group"))
+    }
+
+    async fn delete_group(&self, _group: &str) -> Result<bool, KafkaError> {
+        Err(away("no run of a job deletes its group"))
+    }
 }

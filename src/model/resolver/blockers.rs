@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Blocker, PlannedPartition, StartInputs};
 use crate::model::{
     code::Code,
+    offset::Offset,
     start::{PartitionsByTopic, StartFrom},
     startup_mode::OffsetsByTopic,
     topic::TopicPartition,
@@ -59,7 +60,14 @@ impl Blockers {
         for blocker in self.0.values_mut() {
             let code = blocker.code;
             let choice = if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
-                follow_sink(inputs, &blocker.partitions)
+                let progress = inputs.progress();
+                let held = |partition: &TopicPartition| Some(progress?.get(partition)?.next_offset);
+                begin_at(inputs, &blocker.partitions, held)
+            } else if code == Code::ProgressLost {
+                let stored = |partition: &TopicPartition| {
+                    inputs.state?.positions.get(partition)?.next_offset
+                };
+                begin_at(inputs, &blocker.partitions, stored)
             } else if code == Code::NoLeader {
                 without(inputs, &blocker.partitions, planned)
             } else if code == Code::CheckpointNotFound {
@@ -73,10 +81,15 @@ impl Blockers {
     }
 }
 
-/// Begins the blocked partitions where the sink stands, and leaves the others to their checkpoint.
+/// Begins the blocked partitions where `position` says (where the sink stands, or where the checkpoint does), as a decision
+/// from outside, and leaves the others to their checkpoint.
 ///
 /// None where it would replace an intent that cannot be written together with it.
-fn follow_sink(inputs: &StartInputs<'_>, blocked: &[TopicPartition]) -> Option<Value> {
+fn begin_at(
+    inputs: &StartInputs<'_>,
+    blocked: &[TopicPartition],
+    position: impl Fn(&TopicPartition) -> Option<Offset>,
+) -> Option<Value> {
     let (mut offsets, mut partitions) = match (inputs.from, inputs.covered) {
         (StartFrom::Auto, _) | (StartFrom::Checkpoint { .. }, None) => {
             (OffsetsByTopic::default(), PartitionsByTopic::default())
@@ -88,9 +101,8 @@ fn follow_sink(inputs: &StartInputs<'_>, blocked: &[TopicPartition]) -> Option<V
     };
     for partition in blocked {
         let topic = partition.topic.to_string();
-        let held = inputs.sink.get(partition)?.next_offset;
         let by_number = offsets.0.entry(topic.clone()).or_default();
-        by_number.insert(partition.partition, held);
+        by_number.insert(partition.partition, position(partition)?);
         let numbers = partitions.0.entry(topic).or_default();
         numbers.insert(partition.partition);
     }

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Named, PartitionFacts, PlannedPartition, RestorableState, SinkPosition, StartInputs,
-    StartReason,
+    Named, PartitionFacts, PlannedPartition, ProgressFacts, RestorableState, SinkPosition,
+    StartInputs, StartReason,
     blockers::Blockers,
     movement::Movement,
     place::{Placed, Wanted},
@@ -59,6 +59,9 @@ impl<'a> Resolution<'a> {
         let mut blockers = Blockers::default();
         if matches!(named, Named::Missing) {
             blockers.add_general(Code::CheckpointNotFound, &missing_checkpoint(inputs));
+        }
+        if let ProgressFacts::Refused { code, detail } = &inputs.sink.progress {
+            blockers.add_general(*code, &format!("the sink: {detail}"));
         }
         Self {
             inputs,
@@ -276,7 +279,7 @@ impl<'a> Resolution<'a> {
         partition: &TopicPartition,
         state: Option<&RestorableState>,
     ) -> Option<SinkPosition> {
-        let sink = self.inputs.sink.get(partition)?;
+        let sink = self.inputs.progress()?.get(partition)?;
         let is_newer = match state {
             None => true,
             Some(state) => match state.positions.get(partition) {
@@ -294,13 +297,22 @@ impl<'a> Resolution<'a> {
         stored: Offset,
         position_id: CheckpointId,
     ) -> Wanted {
+        // Under another target every position is decided anew: what lies there under an older id never counts again.
+        let is_same_target = !self.inputs.sink.is_other_than(self.inputs.state);
         let from = |offset: Offset, reason| Wanted::At {
             number: offset.get(),
             reason,
-            position_id: Some(position_id),
+            position_id: is_same_target.then_some(position_id),
         };
         let by_store = from(stored, StartReason::Checkpoint);
-        let Some(sink) = self.inputs.sink.get(partition) else {
+        let Some(progress) = self.inputs.progress() else {
+            return by_store;
+        };
+        let Some(sink) = progress.get(partition) else {
+            if self.had_output_since(position_id) {
+                return self.progress_lost(partition, stored);
+            }
+            // Nothing was written since the position was decided: the sink need not have heard of it yet.
             return by_store;
         };
         if sink.position_id < position_id {
@@ -323,6 +335,21 @@ impl<'a> Resolution<'a> {
             return by_store;
         }
         from(sink.next_offset, StartReason::SinkProgress)
+    }
+
+    /// Whether records had reached the sink before a checkpoint that is newer than this one. The sink notes a position before
+    /// its first record, so it must have known it then.
+    fn had_output_since(&self, position_id: CheckpointId) -> bool {
+        let newest_output = self.inputs.state.and_then(|state| state.newest_output);
+        newest_output.is_some_and(|newest| newest > position_id)
+    }
+
+    fn progress_lost(&mut self, partition: &TopicPartition, stored: Offset) -> Wanted {
+        let why = format!(
+            "{partition}: the sink does not know how far it has come, though it was written to: from {stored}, where the checkpoint stands, what was written after the checkpoint is written again"
+        );
+        self.blockers.add(Code::ProgressLost, partition, &why, &[]);
+        Wanted::Blocked(StartReason::SinkProgress)
     }
 
     fn store_behind_sink(&mut self, partition: &TopicPartition, sink: SinkPosition) -> Wanted {
@@ -443,6 +470,10 @@ impl<'a> Resolution<'a> {
                 .topic_id
                 .clone()
                 .or_else(|| held.and_then(|held| held.topic_id.clone())),
+            sink: self
+                .inputs
+                .progress()
+                .and_then(|all| all.get(partition).copied()),
             position_id: placed.position_id,
         };
         if planned.is_read() {
@@ -481,7 +512,7 @@ impl<'a> Resolution<'a> {
         if is_of_another_topic(held, facts) {
             return nothing;
         }
-        match self.inputs.sink.get(partition) {
+        match self.inputs.progress().and_then(|all| all.get(partition)) {
             Some(sink) if sink.position_id >= held.position_id => Some(sink.next_offset),
             _ => Some(stored),
         }

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use super::{Named, StartInputs};
 use crate::model::{
     checkpoint::CheckpointPosition,
+    code::Code,
     ids::CheckpointId,
     job::{Isolation, PositionPolicy},
     offset::Offset,
@@ -67,10 +68,15 @@ pub struct RestorableState {
     pub id: CheckpointId,
     /// Its positions.
     pub positions: BTreeMap<TopicPartition, CheckpointPosition>,
+    /// The target that the sink wrote to when it was taken; empty where that was not noted.
+    pub sink_identity: String,
+    /// The job's newest completed checkpoint before which records had reached the sink, set aside or not; `None` where none
+    /// ever did.
+    pub newest_output: Option<CheckpointId>,
 }
 
 /// How far a sink that keeps its own progress has come in one partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SinkPosition {
     /// Everything before is in the sink.
     pub next_offset: Offset,
@@ -78,8 +84,67 @@ pub struct SinkPosition {
     pub position_id: CheckpointId,
 }
 
-/// What a sink found when it claimed its target; empty for sinks that keep no progress.
+/// What a sink found when it was asked or claimed its target; empty for sinks that keep no progress.
 pub type SinkProgress = BTreeMap<TopicPartition, SinkPosition>;
+
+/// What is known of the sink when a start is decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SinkFacts {
+    /// Names the target.
+    pub identity: String,
+    /// How far it has come.
+    pub progress: ProgressFacts,
+}
+
+/// How far a sink has come, if it says so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProgressFacts {
+    /// It keeps no progress: the checkpoint alone counts.
+    NotKept,
+    /// So far.
+    Kept(SinkProgress),
+    /// It keeps progress and did not answer: a start waits for it.
+    Unknown(String),
+    /// It refused, and would refuse a start too.
+    Refused {
+        /// Why.
+        code: Code,
+        /// In its own words.
+        detail: String,
+    },
+}
+
+impl SinkFacts {
+    /// A sink that keeps no progress.
+    #[must_use]
+    pub fn without_progress(identity: String) -> Self {
+        Self {
+            identity,
+            progress: ProgressFacts::NotKept,
+        }
+    }
+
+    /// Whether the checkpoint was taken with another target.
+    #[must_use]
+    pub fn is_other_than(&self, state: Option<&RestorableState>) -> bool {
+        state.is_some_and(|state| {
+            !state.sink_identity.is_empty() && state.sink_identity != self.identity
+        })
+    }
+
+    /// The progress that may be held against the checkpoint's positions; `None` where it is not known, and where the target
+    /// is another one: what is found there belongs to another time.
+    #[must_use]
+    pub fn comparable_with(&self, state: Option<&RestorableState>) -> Option<&SinkProgress> {
+        match &self.progress {
+            ProgressFacts::Kept(progress) if !self.is_other_than(state) => Some(progress),
+            ProgressFacts::Kept(_)
+            | ProgressFacts::NotKept
+            | ProgressFacts::Unknown(_)
+            | ProgressFacts::Refused { .. } => None,
+        }
+    }
+}
 
 /// The policies in force for this start: the spec's, or the caller's overrides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,8 @@
 //!
 //! The order of precedence, per partition:
 //! 1. what the operator asked for this once (`from`, or a pending one-shot start), where it covers the partition;
-//! 2. the checkpoint's position (and a sink's own progress, where the sink keeps one);
+//! 2. the checkpoint's position, and a sink's own progress where the sink keeps one: the id of the checkpoint that last
+//!    decided a position from outside stands beside both, and tells whether they speak of the same run of positions;
 //! 3. with a checkpoint that does not hold the partition: the earliest record, whatever the startup mode, because records
 //!    may have been written before the partition was noticed (FLIP-288);
 //! 4. the startup mode.
@@ -29,11 +30,12 @@ mod plan;
 mod tests;
 
 pub use facts::{
-    BrokerFacts, LogBounds, NeededFacts, PartitionFacts, RestorableState, SinkPosition,
-    SinkProgress, StartPolicies, needed_facts,
+    BrokerFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState, SinkFacts,
+    SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedPartition, ResolvedStart, StartBasis, StartReason, Warning,
+    Blocker, PlanTotals, PlannedPartition, PlannedSink, ProgressKnown, ResolvedStart, StartBasis,
+    StartReason, Warning,
 };
 
 use super::{
@@ -55,8 +57,8 @@ pub struct StartInputs<'a> {
     pub state: Option<&'a RestorableState>,
     /// The checkpoint that `from: checkpoint` names; `None` for the newest, or if there is none of that number.
     pub chosen: Option<&'a RestorableState>,
-    /// What the sink holds.
-    pub sink: &'a SinkProgress,
+    /// What the sink is and holds.
+    pub sink: &'a SinkFacts,
     /// What was asked for this once.
     pub from: &'a StartFrom,
     /// Which partitions it covers; `None` for all.
@@ -88,6 +90,11 @@ impl<'a> StartInputs<'a> {
             .flatten()
             .find(|known| checkpoint.is_none_or(|id| id == known.id));
         found.map_or(Named::Missing, Named::Found)
+    }
+
+    /// The sink's progress, where it may be held against the newest checkpoint.
+    fn progress(&self) -> Option<&'a SinkProgress> {
+        self.sink.comparable_with(self.state)
     }
 
     /// Whether `from` speaks of this partition.
@@ -155,6 +162,7 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         summary: String::new(),
         partitions,
         totals,
+        sink: PlannedSink::of(inputs.sink),
         blockers: Vec::new(),
         warnings: Vec::new(),
     };
@@ -192,6 +200,7 @@ fn warnings(
             summary: format!("checkpoint {id} is set aside{whole}; it is kept, and from=checkpoint with its number is the way back"),
         });
     }
+    warnings.extend(about_the_sink(inputs));
     if !resolution.leaderless.is_empty() {
         let names = blockers::list(&resolution.leaderless);
         warnings.push(Warning {
@@ -209,6 +218,31 @@ fn warnings(
         });
     }
     warnings
+}
+
+fn about_the_sink(inputs: &StartInputs<'_>) -> Option<Warning> {
+    if let Some(state) = inputs
+        .state
+        .filter(|state| inputs.sink.is_other_than(Some(state)))
+    {
+        let (then, now) = (&state.sink_identity, &inputs.sink.identity);
+        return Some(Warning {
+            code: Code::SinkChanged,
+            summary: format!(
+                "checkpoint {} was taken with the sink {then}, and it is {now} now: the checkpoint's positions count, and what {now} holds from an earlier time does not",
+                state.id
+            ),
+        });
+    }
+    if let ProgressFacts::Unknown(why) = &inputs.sink.progress {
+        return Some(Warning {
+            code: Code::SinkProgressUnknown,
+            summary: format!(
+                "how far the sink has come is not known ({why}): shown is what the checkpoint says, and a start waits until the sink answers"
+            ),
+        });
+    }
+    None
 }
 
 fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> String {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{ProgressFacts, SinkFacts, SinkPosition};
 use crate::model::{
     code::Code,
     ids::CheckpointId,
@@ -77,6 +78,9 @@ pub struct PlannedPartition {
     pub lost: i64,
     /// The topic's id; the stored one where the brokers do not tell it, so that the next start can still compare.
     pub topic_id: Option<TopicId>,
+    /// Where the sink stands, by its own word; `null` where it keeps no progress or none of this partition that counts.
+    #[serde(default)]
+    pub sink: Option<SinkPosition>,
     /// The checkpoint that decided this position, if it is not this start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_id: Option<CheckpointId>,
@@ -135,6 +139,41 @@ pub struct Warning {
     pub summary: String,
 }
 
+/// Whether a sink says how far it has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProgressKnown {
+    /// It keeps no progress.
+    #[default]
+    NotKept,
+    /// It said so.
+    Known,
+    /// It keeps progress and did not answer; a plan made then promises nothing.
+    Unknown,
+}
+
+/// The sink as a plan saw it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedSink {
+    /// Names the target.
+    pub identity: String,
+    /// Whether it says how far it has come.
+    pub progress: ProgressKnown,
+}
+
+impl PlannedSink {
+    pub(super) fn of(facts: &SinkFacts) -> Self {
+        Self {
+            identity: facts.identity.clone(),
+            progress: match facts.progress {
+                ProgressFacts::NotKept => ProgressKnown::NotKept,
+                ProgressFacts::Kept(_) => ProgressKnown::Known,
+                ProgressFacts::Unknown(_) | ProgressFacts::Refused { .. } => ProgressKnown::Unknown,
+            },
+        }
+    }
+}
+
 /// The decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResolvedStart {
@@ -151,6 +190,9 @@ pub struct ResolvedStart {
     pub partitions: Vec<PlannedPartition>,
     /// Sums over the partitions.
     pub totals: PlanTotals,
+    /// Where the records go.
+    #[serde(default)]
+    pub sink: PlannedSink,
     /// What stands against it; a start is refused while there is one.
     pub blockers: Vec<Blocker>,
     /// What to know.

@@ -23,6 +23,9 @@ const POLICIES: [PositionPolicy; 3] = [Fail, Earliest, Latest];
 /// The log of every partition unless a row says otherwise: 100 to 200, an open transaction from 190 on.
 const BOUNDS: (i64, i64, i64) = (100, 190, 200);
 
+/// The target of every sink unless a row says otherwise.
+const TARGET: &str = "postgres:orders";
+
 /// Positions of a checkpoint: partition and next offset, `None` while it waits for the first one.
 type Positions<'a> = &'a [(i32, Option<i64>)];
 /// Instants to look up, each with its partitions.
@@ -35,7 +38,7 @@ struct World {
     mode: StartupMode,
     state: Option<RestorableState>,
     chosen: Option<RestorableState>,
-    sink: SinkProgress,
+    sink: SinkFacts,
     from: StartFrom,
     covered: Option<PartitionsByTopic>,
     policies: StartPolicies,
@@ -50,7 +53,7 @@ impl World {
             mode: StartupMode::Latest,
             state: None,
             chosen: None,
-            sink: SinkProgress::new(),
+            sink: SinkFacts::without_progress(TARGET.to_owned()),
             from: StartFrom::Auto,
             covered: None,
             policies: policies(Fail),
@@ -100,7 +103,24 @@ impl World {
             next_offset: offset(next_offset),
             position_id: CheckpointId(position_id),
         };
-        self.sink.insert(orders(0), position);
+        self.progress().insert(orders(0), position);
+        self
+    }
+
+    /// The sink keeps progress from now on.
+    fn progress(&mut self) -> &mut SinkProgress {
+        if !matches!(self.sink.progress, ProgressFacts::Kept(_)) {
+            self.sink.progress = ProgressFacts::Kept(SinkProgress::new());
+        }
+        match &mut self.sink.progress {
+            ProgressFacts::Kept(progress) => progress,
+            _ => unreachable!("it was set above"),
+        }
+    }
+
+    /// Records had reached the sink before this checkpoint.
+    fn output_before(mut self, checkpoint: i64) -> Self {
+        self.state.as_mut().unwrap().newest_output = Some(CheckpointId(checkpoint));
         self
     }
 
@@ -202,6 +222,8 @@ fn checkpoint(number: i64, positions: Positions<'_>) -> RestorableState {
     RestorableState {
         id: CheckpointId(number),
         positions: positions.collect(),
+        sink_identity: TARGET.to_owned(),
+        newest_output: None,
     }
 }
 
@@ -578,6 +600,195 @@ fn progress_of_a_partition_that_the_store_does_not_know() {
 }
 
 #[test]
+fn a_sink_that_was_written_to_and_knows_nothing_has_lost_its_progress() {
+    use StartReason::{Checkpoint, NewSinceCheckpoint, SinkProgress as Sink, StartupLatest};
+    let lost = Some(Code::ProgressLost);
+    let read: Positions<'_> = &[(0, Some(150))];
+    // Stored: 150, decided by checkpoint 7; the newest checkpoint before which records had reached the sink.
+    let rows: [(&str, Positions<'_>, Option<i64>, _, _, _); 6] = [
+        ("never written to", read, None, Some(150), Checkpoint, None),
+        (
+            "not since the start",
+            read,
+            Some(6),
+            Some(150),
+            Checkpoint,
+            None,
+        ),
+        (
+            "not since the start's own checkpoint",
+            read,
+            Some(7),
+            Some(150),
+            Checkpoint,
+            None,
+        ),
+        ("since the start", read, Some(8), None, Sink, lost),
+        (
+            "a new partition",
+            &[],
+            Some(8),
+            Some(100),
+            NewSinceCheckpoint,
+            None,
+        ),
+        (
+            "still without a leader",
+            &[(0, None)],
+            Some(8),
+            Some(190),
+            StartupLatest,
+            None,
+        ),
+    ];
+    for (row, positions, output, start, reason, blocker) in rows {
+        let mut world = World::stored(positions);
+        world.progress();
+        if let Some(output) = output {
+            world = world.output_before(output);
+        }
+        let resolved = world.resolve();
+        assert_eq!(begins(&resolved, 0), (start, reason), "{row}");
+        assert_eq!(codes(&resolved), Vec::from_iter(blocker), "{row}");
+        // A sink that keeps none has none to lose, and one that does not answer is waited for.
+        for progress in [
+            ProgressFacts::NotKept,
+            ProgressFacts::Unknown("away".to_owned()),
+        ] {
+            world.sink.progress = progress;
+            assert_eq!(codes(&world.resolve()), [], "{row}");
+        }
+    }
+}
+
+#[test]
+fn going_on_from_the_checkpoint_after_the_progress_was_lost() {
+    let mut world = World::stored(&[(0, Some(150)), (1, Some(155))])
+        .partition(1)
+        .output_before(9);
+    let other = SinkPosition {
+        next_offset: offset(160),
+        position_id: CheckpointId(7),
+    };
+    world.progress().insert(orders(1), other);
+    let resolved = world.resolve();
+    assert_eq!(resolved.blockers[0].partitions, [orders(0)]);
+    choices_decide(&world, 1);
+    let decided = world.choosing(&resolved.blockers[0].choices[0]).unwrap();
+    let decided = decided.resolve();
+    let here = (Some(150), StartReason::StartupSpecificOffset);
+    assert_eq!(begins(&decided, 0), here);
+    assert_eq!(of(&decided, 0).position_id, None, "decided anew");
+    // The other partition's sink counts as ever.
+    let there = (Some(160), StartReason::SinkProgress);
+    assert_eq!(begins(&decided, 1), there);
+
+    // A one-shot start, or an older checkpoint, is a decision already.
+    world.chosen = Some(checkpoint(5, &[(0, Some(120))]));
+    for body in [
+        json!({"from": "earliest", "partitions": {"orders": [0]}}),
+        json!({"from": "checkpoint", "checkpoint": 5, "partitions": {"orders": [0]}}),
+    ] {
+        let resolved = world.clone().from(body).resolve();
+        assert_eq!(codes(&resolved), []);
+        assert_eq!(of(&resolved, 0).position_id, None);
+    }
+    // Not one for the partitions that it leaves alone.
+    let elsewhere = json!({"from": "earliest", "partitions": {"orders": [1]}});
+    assert_eq!(
+        codes(&world.from(elsewhere).resolve()),
+        [Code::ProgressLost]
+    );
+}
+
+#[test]
+fn under_another_target_the_checkpoint_counts_and_every_position_is_decided_anew() {
+    // What the new target holds from an earlier time: nothing, less, more, an older and a newer decision.
+    for held in [
+        None,
+        Some((140, 7)),
+        Some((160, 7)),
+        Some((160, 3)),
+        Some((160, 8)),
+    ] {
+        for body in [json!({}), json!({"from": "checkpoint"})] {
+            let mut world = World::stored(&[(0, Some(150))]).output_before(9).from(body);
+            world.progress();
+            if let Some((next_offset, position_id)) = held {
+                world = world.sink(next_offset, position_id);
+            }
+            world.state.as_mut().unwrap().sink_identity = "postgres:before".to_owned();
+            let resolved = world.resolve();
+            let by_store = (Some(150), StartReason::Checkpoint);
+            assert_eq!(begins(&resolved, 0), by_store, "{held:?}");
+            assert_eq!(of(&resolved, 0).position_id, None, "{held:?}");
+            assert_eq!(numbers(&resolved, 0), (0, 0, 0, Some(40)), "{held:?}");
+            assert_eq!(codes(&resolved), [], "{held:?}");
+            assert_eq!(warned(&resolved), [Code::SinkChanged], "{held:?}");
+            assert!(!resolved.sets_state_aside());
+            // Where nobody noted the target, it is taken for the same.
+            world.state.as_mut().unwrap().sink_identity.clear();
+            assert_eq!(warned(&world.resolve()), []);
+        }
+    }
+    // Also without progress on either side: the records are in two places from now on.
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.sink.identity = "log".to_owned();
+    assert_eq!(warned(&world.resolve()), [Code::SinkChanged]);
+    // A new partition, and one without a leader, do not count old progress either.
+    for (positions, begin) in [
+        (&[][..], (Some(100), StartReason::NewSinceCheckpoint)),
+        (&[(0, None)][..], (Some(190), StartReason::StartupLatest)),
+    ] {
+        let mut world = World::stored(positions).sink(160, 11);
+        world.state.as_mut().unwrap().sink_identity = "postgres:before".to_owned();
+        let resolved = world.resolve();
+        assert_eq!(begins(&resolved, 0), begin);
+        assert_eq!(codes(&resolved), []);
+    }
+}
+
+#[test]
+fn a_sink_that_does_not_say_how_far_it_has_come() {
+    let mut world = World::stored(&[(0, Some(150))]).output_before(9);
+    world.sink.progress = ProgressFacts::Unknown("connection refused".to_owned());
+    let resolved = world.resolve();
+    assert_eq!(begins(&resolved, 0), (Some(150), StartReason::Checkpoint));
+    assert_eq!(warned(&resolved), [Code::SinkProgressUnknown]);
+    assert!(resolved.warnings[0].summary.contains("connection refused"));
+    assert_eq!(resolved.sink.progress, ProgressKnown::Unknown);
+    // One that refuses would refuse the start too.
+    world.sink.progress = ProgressFacts::Refused {
+        code: Code::SinkError,
+        detail: "permission denied for table handover_progress".to_owned(),
+    };
+    let resolved = world.resolve();
+    assert_eq!(codes(&resolved), [Code::SinkError]);
+    assert!(resolved.blockers[0].summary.contains("permission denied"));
+}
+
+#[test]
+fn a_plan_shows_where_the_sink_stands() {
+    let shown = |world: World| of(&world.resolve(), 0).sink;
+    let at = |next_offset, position_id| {
+        Some(SinkPosition {
+            next_offset: offset(next_offset),
+            position_id: CheckpointId(position_id),
+        })
+    };
+    assert_eq!(shown(World::stored(&[(0, Some(150))])), None);
+    let world = World::stored(&[(0, Some(150))]).sink(160, 7);
+    assert_eq!(shown(world.clone()), at(160, 7));
+    assert_eq!(
+        shown(world.clone().from(json!({"from": "earliest"}))),
+        at(160, 7)
+    );
+    let mut elsewhere = world;
+    elsewhere.sink.identity = "postgres:elsewhere".to_owned();
+    assert_eq!(shown(elsewhere), None, "of another time");
+}
+
+#[test]
 fn both_disagreements_with_the_sink_can_be_settled_one_after_the_other() {
     let mut world = World::stored(&[(0, Some(150)), (1, Some(150))])
         .partition(1)
@@ -586,7 +797,7 @@ fn both_disagreements_with_the_sink_can_be_settled_one_after_the_other() {
         next_offset: offset(160),
         position_id: CheckpointId(8),
     };
-    world.sink.insert(orders(1), newer);
+    world.progress().insert(orders(1), newer);
     let first = world.resolve().blockers[0].choices[0].clone();
     let world = world.choosing(&first).unwrap();
     choices_decide(&world, 1);

@@ -3,13 +3,16 @@
 //! Unknown is `null`, never 0, and each sum says how many partitions it could not include.
 
 mod checkpoint;
+mod deletion;
 mod job;
 mod offsets;
 mod plan;
 mod records;
+mod reset;
 mod skip;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
+pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
     Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
     SpecApplied, StartupModeView,
@@ -18,6 +21,7 @@ pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
-pub use plan::{CheckpointReport, OperationList, StartPlanView, StartReport, StopReport};
+pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
 pub use records::{RecordView, RecordsView};
+pub use reset::{PartitionRef, ResetPartition, ResetReport};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};

@@ -192,7 +192,8 @@ pub enum DivergenceCause {
     CommitFailed,
     /// The job does not commit.
     CommitOff,
-    /// A start moved the job; the group follows at the next commit.
+    /// A start moved the job and the group follows at the next commit, or a reset moved the group and the job does not
+    /// follow.
     AfterReset,
     /// Something else committed to the group: the note is not this job's.
     ExternalCommit,

@@ -6,7 +6,7 @@ use crate::model::{
     checkpoint::{CheckpointFailure, CheckpointPhases, GroupCommit},
     ids::{CheckpointId, JobName, PlanId},
     operation::Operation,
-    resolver::{PlanTotals, ResolvedStart, StartBasis},
+    resolver::{PlanTotals, ResolvedStart, StartBasis, Warning},
 };
 
 use super::{ModeEffect, NextStep};
@@ -57,12 +57,30 @@ pub struct StopReport {
     pub checkpoint: Option<CheckpointReport>,
     /// Offsets between the last live positions and the readable ends; `null` if unknown.
     pub position_lag: Option<i64>,
-    /// Records that were given to the sink and will be read again; `null` if unknown.
+    /// Records that the sink may hold and that will be read, and given to it, again; `null` if unknown. 0 where the sink says
+    /// how far it has come: a start goes on there.
     pub will_replay: Option<i64>,
     /// From where a start would go on.
     pub resume_from: String,
-    /// How a writer of the dead run is kept out: `none` for sinks without a fence.
-    pub fence: String,
+    /// What keeps a late writer of the run out.
+    pub fence: Fence,
+    /// What to know.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
+}
+
+/// What keeps a late writer of a run that is over away from the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fence {
+    /// Nothing: the sink cannot tell an old owner from a new one.
+    None,
+    /// There is none: the run ended in this server and closed its writers.
+    Closed,
+    /// The target was claimed under a new epoch, and refuses what a dead owner still sends.
+    Claimed,
+    /// The target did not answer; the next start claims it before it reads.
+    Open,
 }
 
 /// What became of a checkpoint that somebody waited for.

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Asked, JobTask, STORED, Trouble, failed};
 use crate::{
@@ -104,7 +105,8 @@ impl JobTask {
         operation: &Operation,
         request: &StopRequest,
     ) -> bool {
-        let Some(ended) = self.end_run(run, operation, request).await else {
+        let until = Instant::now() + request.timeout.0;
+        let Some(ended) = self.end_run(run, operation, request, until).await else {
             return false;
         };
         self.show(JobState::Starting);

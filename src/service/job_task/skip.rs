@@ -117,9 +117,9 @@ impl JobTask {
 
     async fn work_out_skip(&mut self, operation: &Operation, request: &SkipRequest) -> Step<Ended> {
         let lease = self.own(Some(operation)).await?;
-        let claim = self.claim(Some(operation), &lease).await?;
+        let claim = self.claim_for_start(Some(operation), &lease).await?;
         let (resolved, _, cluster) = self
-            .decide(Some(operation), None, &claim.row, &claim.progress)
+            .decide(Some(operation), None, &claim.row, &claim.facts)
             .await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&claim.row, &resolved)));
@@ -139,9 +139,7 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the record is read").await;
         let record = self.record_of(&claim.row, cluster, request).await;
-        let id = self
-            .next_checkpoint_id(Some(operation), &claim.progress)
-            .await?;
+        let id = self.next_checkpoint_id(Some(operation), claim.seen).await?;
         let identity = claim.sink.identity();
         let now = self.core.now();
         let mut checkpoint = start_checkpoint(&resolved, id, lease.epoch, identity, now);

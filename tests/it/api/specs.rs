@@ -1,9 +1,15 @@
 //! The spec: created, replaced, patched, and refused with every fault.
 
 use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use super::Scene;
-use crate::support::unique;
+use crate::support::{
+    Database,
+    client::block_on,
+    unique,
+    wait::{SOON, eventually},
+};
 
 #[test]
 fn a_spec_is_created_once_and_replaced_by_generation() {
@@ -263,4 +269,73 @@ fn a_job_can_be_started_by_the_call_that_creates_it() {
         client.job("getJob", &job).expect(200).body["state"],
         "stopped"
     );
+}
+
+#[test]
+fn a_sink_is_held_against_its_target() {
+    let scene = Scene::new("api-sink");
+    let client = &scene.client;
+    let job = unique("api-sink");
+    let target = block_on(Database::create());
+    let mut spec = scene.spec();
+    spec["sink"] = json!({
+        "type": "postgres", "connection": "warehouse", "table": "public.orders", "mapping": {"mode": "raw"}
+    });
+    let put = |spec: &serde_json::Value, dry_run: &str| {
+        client
+            .job("putSpec", &job)
+            .query("dry_run", dry_run)
+            .json(spec)
+    };
+
+    let refused = put(&spec, "false").refused("invalid-spec");
+    assert_eq!(refused.pointers(), ["/sink/connection"].into());
+
+    // `gone` is known and does not answer: the spec may be right all the same.
+    let config = format!(
+        "{}\n[connections.warehouse]\ntype = \"postgres\"\nurl = \"{}\"\n[connections.gone]\ntype = \"postgres\"\nurl = \"postgres://u@127.0.0.1:1/x\"\n",
+        scene.server.config(),
+        target.url()
+    );
+    scene.server.write_config(&config);
+    scene.server.hang_up();
+    let mut elsewhere = spec.clone();
+    elsewhere["sink"]["connection"] = json!("gone");
+    for (dry_run, status) in [("true", 200), ("false", 201)] {
+        eventually("the connection is known", SOON, || {
+            let answer = put(&elsewhere, dry_run).send();
+            if answer.status != status {
+                return Err(answer.body.to_string());
+            }
+            let warning = &answer.body["warnings"][0];
+            assert_eq!(warning["code"], "sink-unreachable", "{warning}");
+            Ok(())
+        });
+    }
+
+    // With the faults of everything else, before anything is stored.
+    let mut faulty = spec.clone();
+    faulty["parallelism"] = json!(0);
+    let refused = put(&faulty, "true").refused("invalid-spec");
+    assert_eq!(refused.pointers(), ["/parallelism", "/sink/table"].into());
+    let refused = put(&spec, "false").refused("invalid-spec");
+    let message = refused.body["errors"][0]["message"].as_str().expect("text");
+    let (_, statement) = message.split_once("run: ").expect("a statement");
+    block_on(async {
+        let mut owner = PgConnection::connect(&target.url())
+            .await
+            .expect("a connection");
+        let made = owner.execute(AssertSqlSafe(statement.to_owned())).await;
+        made.expect("a table");
+        owner.close().await.expect("an end");
+    });
+    let stored = put(&spec, "false").expect(200);
+    assert_eq!(stored.body["warnings"], json!([]), "{:#}", stored.body);
+
+    let patch = json!({"sink": {"mapping": {"columns": {"extra": "@offset"}}}});
+    let refused = client
+        .job("patchSpec", &job)
+        .json(&patch)
+        .refused("invalid-spec");
+    assert_eq!(refused.pointers(), ["/sink/mapping/columns/extra"].into());
 }

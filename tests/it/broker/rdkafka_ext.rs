@@ -11,7 +11,7 @@ use rdkafka::{
 };
 use rdkafka_ext::{
     AdminClient, AssignedOffset, BatchConsumer, CallError, CommitOffset, ErrorCode, GroupState,
-    IsolationLevel, ListedOffset, OffsetSpec, Run,
+    IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec, Run,
 };
 
 use super::{
@@ -245,4 +245,105 @@ async fn a_subscribed_member_makes_commits_fail_but_not_the_reading() {
             "reading stopped after a refused commit"
         );
     }
+}
+
+#[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the member of the group subscribes, which is the point"
+)]
+async fn a_group_is_moved_and_deleted_unless_it_has_members() {
+    let topic = topic("moved-group", 2).await;
+    produce(&producer(), &topic, 0, 10, 1);
+    let (group, missing) = (unique("moved"), unique("missing"));
+    let asking = ask();
+    let offset = |topic, partition, next_offset| NewGroupOffset {
+        topic,
+        partition,
+        next_offset,
+        metadata: "moved by hand",
+    };
+    let stored = || -> Vec<Option<(i64, Vec<u8>)>> {
+        let asked = [(topic.as_str(), 0), (topic.as_str(), 1)];
+        let listed = asking.list_group_offsets(&group, Some(&asked), true, PATIENCE);
+        let listed = listed.unwrap().into_iter();
+        listed
+            .map(|listed| {
+                let committed = listed.result.unwrap();
+                committed.map(|committed| (committed.next_offset, committed.metadata))
+            })
+            .collect()
+    };
+    let note = || b"moved by hand".to_vec();
+    let answer = asking
+        .alter_group_offsets(
+            &group,
+            &[offset(&topic, 0, 4), offset(&topic, 1, 0)],
+            PATIENCE,
+        )
+        .unwrap();
+    assert!(
+        answer.iter().all(|altered| altered.result == Ok(())),
+        "{answer:?}"
+    );
+    assert_eq!(stored(), [Some((4, note())), Some((0, note()))]);
+
+    // A partition that the broker refuses does not keep it from storing the others: callers have to look first.
+    let answer = asking
+        .alter_group_offsets(
+            &group,
+            &[offset(&topic, 0, 6), offset(&missing, 0, 1)],
+            PATIENCE,
+        )
+        .unwrap();
+    let of = |name: &str| {
+        let found = answer.iter().find(|altered| altered.topic == name);
+        found.unwrap().result.clone()
+    };
+    assert_eq!(of(&topic), Ok(()));
+    assert_eq!(
+        of(&missing).unwrap_err().code,
+        ErrorCode::UNKNOWN_TOPIC_OR_PARTITION
+    );
+    assert_eq!(stored()[0], Some((6, note())));
+
+    let member: BaseConsumer = client().set("group.id", &group).create().unwrap();
+    member.subscribe(&[&topic]).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while asking.describe_group(&group, PATIENCE).unwrap().state != GroupState::Stable {
+        drop(member.poll(Duration::from_millis(100)));
+        assert!(Instant::now() < until, "no member");
+    }
+    let refused = asking
+        .alter_group_offsets(&group, &[offset(&topic, 0, 1)], PATIENCE)
+        .unwrap();
+    assert_eq!(
+        refused[0].result.clone().unwrap_err().code,
+        ErrorCode::UNKNOWN_MEMBER_ID
+    );
+    let code = |answer: Result<(), CallError>| match answer {
+        Err(CallError::Failed { error, .. }) => error.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        code(asking.delete_group(&group, PATIENCE)),
+        ErrorCode::NON_EMPTY_GROUP
+    );
+    member.unsubscribe();
+    let until = Instant::now() + PATIENCE;
+    while asking.describe_group(&group, PATIENCE).unwrap().state != GroupState::Empty {
+        drop(member.poll(Duration::from_millis(100)));
+        assert!(Instant::now() < until, "the member is still there");
+    }
+    assert_eq!(
+        stored()[0],
+        Some((6, note())),
+        "a refused move moved nothing"
+    );
+    asking.delete_group(&group, PATIENCE).unwrap();
+    assert_eq!(stored(), [None, None]);
+    assert_eq!(
+        code(asking.delete_group(&group, PATIENCE)),
+        ErrorCode::GROUP_ID_NOT_FOUND
+    );
 }

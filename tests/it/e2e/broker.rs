@@ -4,7 +4,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Scene, earliest, with};
+use super::{
+    Scene, earliest,
+    watch::{OffsetWatch, assert_history_grows},
+    with,
+};
 use crate::support::{
     kafka::PrivateKafka,
     producer::Load,
@@ -113,11 +117,19 @@ fn a_broker_away_for_twenty_seconds_costs_nothing_but_the_time() {
 }
 
 /// confluentinc/librdkafka issue 5158: a restarted leader sent the consumer back to the start. A killed and a frozen broker
-/// under load; offsets never go backwards, and within one run no record comes twice.
+/// under load, in the middle of checkpoints and of commits; offsets never go backwards, neither those of records nor those
+/// of checkpoint and group, and within one run no record comes twice.
 #[test]
 fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
     let cluster = PrivateKafka::start(1);
     let scene = scene_on(&cluster, "broker-killed");
+    let spec = with(
+        scene.spec(&earliest()),
+        "/checkpoint/interval",
+        json!("100ms"),
+    );
+    scene.job.put_spec(&spec);
+    let mut watch = OffsetWatch::default();
     let load = Load::start(&cluster.kafka, &scene.name, 2, 400);
     scene.job.start(&json!({}));
     let delivered = || scene.server.log.mark();
@@ -135,6 +147,7 @@ fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
         ("pause-broker", "resume-broker"),
         ("kill-broker", "start-broker"),
     ] {
+        watch.look(&scene);
         cluster.broker(down, 1);
         // What the client had fetched may still come; then it stands still.
         throughout(Duration::from_secs(3), || {
@@ -147,6 +160,7 @@ fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
             id => Err(format!("still {id}")),
         });
         checkpoint = scene.checkpointed().0;
+        watch.look(&scene);
     }
     let ends = load.end();
     let repeats = scene.server.log.await_complete(0, &scene.name, &ends, SOON);
@@ -155,7 +169,9 @@ fn a_broker_killed_and_frozen_under_load_sends_nobody_back() {
         assert!(offsets.is_sorted(), "partition {partition} went backwards");
     }
     scene.job.checkpoint();
+    watch.look(&scene);
     assert_eq!(scene.group_offsets(), ends);
+    assert_history_grows(&scene);
 }
 
 /// fede1024/rust-rdkafka issue 611: with the broker gone, dropping a consumer blocked for the session time-out. Five jobs are

@@ -1,5 +1,7 @@
 //! `kill -9`, again and again.
 
+mod crash_points;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};

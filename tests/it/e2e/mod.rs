@@ -7,10 +7,12 @@ mod bad_record;
 mod broker;
 mod changed_topics;
 mod group;
+mod group_reset;
 mod kills;
 mod landing;
 mod librdkafka;
 mod many_partitions;
+mod outages;
 mod parallelism;
 mod postgres;
 mod restart;
@@ -21,6 +23,7 @@ mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod watch;
 
 use std::collections::BTreeMap;
 

@@ -1,21 +1,19 @@
 //! The store restarts and dies under load.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
-
 use reqwest::Method;
 use serde_json::json;
 
-use super::{Scene, earliest, with};
+use super::{
+    Scene, earliest,
+    watch::{assert_history_grows, await_newer_checkpoint, while_watched},
+    with,
+};
 use crate::support::{
     Cluster,
     kafka::Kafka,
     producer::Load,
     server::{Output, TestServer},
-    wait::{SOON, breathe, eventually},
+    wait::{SOON, eventually},
 };
 
 /// Checkpoints go on after each restart, no offset of checkpoint or group goes back, `uncertain` settles, and a caller
@@ -35,12 +33,17 @@ fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
     let load = Load::start(&scene.kafka, &scene.name, 2, 400);
     scene.job.start(&json!({}));
 
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let watch = scope.spawn(|| watch_offsets(&scene, &done));
+    while_watched(&scene, || {
         let mut last = await_newer_checkpoint(&scene, 0);
-        for _ in 0..3 {
-            database.control(&["restart"]);
+        // A fast shutdown ends sessions with a word, a crash without one.
+        for outage in [
+            &[&["restart"][..]][..],
+            &[&["kill"], &["up"]],
+            &[&["kill"], &["up"]],
+        ] {
+            for command in outage {
+                database.control(command);
+            }
             last = await_newer_checkpoint(&scene, last + 2);
         }
 
@@ -75,8 +78,6 @@ fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
         database.control(&["up"]);
         last = await_newer_checkpoint(&scene, last + 2);
         assert!(last > 0);
-        done.store(true, Ordering::Relaxed);
-        watch.join().expect("no offset went back");
     });
 
     let ends = load.end();
@@ -95,61 +96,9 @@ fn a_database_restarted_and_killed_under_load_costs_no_record_and_no_offset() {
         (&json!("running"), &true),
         "{view:#}"
     );
+    assert_history_grows(&scene);
     let report = scene.job.stop();
     assert_eq!(report["will_replay"], 0, "{report:#}");
     assert_eq!(super::decided(&scene.checkpointed().1), ends);
     assert_eq!(scene.group_offsets(), ends);
-}
-
-fn await_newer_checkpoint(scene: &Scene, than: i64) -> i64 {
-    eventually(
-        "checkpoints go on",
-        Duration::from_secs(60),
-        || match checkpoint_if_readable(scene) {
-            Some((id, _)) if id > than => Ok(id),
-            found => Err(format!("{found:?}, wanted one after {than}")),
-        },
-    )
-}
-
-/// The newest checkpoint, or nothing while the store is away.
-fn checkpoint_if_readable(scene: &Scene) -> Option<(i64, BTreeMap<i32, Option<i64>>)> {
-    let path = scene.job.at("/checkpoints/latest");
-    let answer = scene.job.api.try_send(&Method::GET, &path, None).ok()?;
-    match answer.status {
-        200 => Some(crate::support::client::read_checkpoint(
-            &answer.body,
-            &scene.name,
-        )),
-        404 | 503 => None,
-        _ => panic!("{}: {:#}", answer.status, answer.body),
-    }
-}
-
-/// Fails when an offset of the newest checkpoint or of the group is lower than it was.
-fn watch_offsets(scene: &Scene, done: &AtomicBool) {
-    let mut seen = (0, BTreeMap::new(), BTreeMap::new());
-    while !done.load(Ordering::Relaxed) {
-        // The group first: it may trail the checkpoint, never lead it.
-        let group = scene.group_offsets();
-        assert_not_back("group", &seen.2, &group);
-        if let Some((id, offsets)) = checkpoint_if_readable(scene) {
-            let offsets = super::decided(&offsets);
-            assert!(id >= seen.0, "checkpoint {id} after {}", seen.0);
-            assert_not_back("checkpoint", &seen.1, &offsets);
-            assert_not_back("the group is ahead of the checkpoint", &group, &offsets);
-            seen = (id, offsets, group);
-        }
-        breathe(Duration::from_millis(100));
-    }
-}
-
-fn assert_not_back(what: &str, before: &BTreeMap<i32, i64>, after: &BTreeMap<i32, i64>) {
-    for (partition, offset) in before {
-        let now = after.get(partition).copied().unwrap_or_default();
-        assert!(
-            now >= *offset,
-            "{what}: partition {partition} went from {offset} to {now}"
-        );
-    }
 }

@@ -267,7 +267,7 @@ async fn a_startup_mode_is_shadowed_while_there_is_state_and_until_it_is_used() 
             "test",
         )
         .await;
-    assert!(matches!(missing, Err(StoreError::Refused(_))));
+    assert!(matches!(missing, Err(StoreError::NoSuchJob)));
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 
 mod cancellation;
 mod checkpoints;
+mod deletions;
 mod fences;
 mod jobs;
 mod leases;

@@ -522,10 +522,7 @@ async fn an_operation_of_no_job_is_refused() {
         ..new_operation("op_1", &job, OperationKind::Stop)
     };
     let outcome = world.store.create_operation(&stray, None).await;
-    assert!(
-        matches!(outcome, Err(StoreError::Refused(_))),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Err(StoreError::NoSuchJob)), "{outcome:?}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use handover::{
     model::{
         ids::{CheckpointId, OperationId, PlanId},
         operation::OperationKind,
-        resolver::{PlanTotals, ResolvedStart, StartBasis},
+        resolver::{PlanTotals, PlannedSink, ResolvedStart, StartBasis},
         start::StartRequest,
     },
     store::{IdempotencyKey, NewOperation, OperationOutcome, StoredPlan},
@@ -34,6 +34,7 @@ async fn a_plan_comes_back_as_it_was_stored() {
             set_aside: None,
             summary: "resumes".to_owned(),
             partitions: Vec::new(),
+            sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),

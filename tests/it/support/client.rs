@@ -225,6 +225,20 @@ impl Job {
         )
     }
 
+    /// Moves the group and answers where it went.
+    pub(crate) fn reset_offsets(&self, body: &Value) -> Value {
+        self.act("/reset-offsets", body)
+    }
+
+    /// Deletes the job and answers what went with it.
+    pub(crate) fn delete(&self, options: &str) -> Value {
+        let name = self.path.rsplit('/').next().unwrap_or_default();
+        let path = self.at(&format!("?confirm={name}&wait=60s{options}"));
+        let operation = self.api.expect(&Method::DELETE, &path, None);
+        assert_eq!(operation["status"], "succeeded", "{operation:#}");
+        operation["result"].clone()
+    }
+
     pub(crate) fn offsets(&self) -> Offsets {
         let body = self.api.get(&self.at("/offsets?fresh=true"));
         serde_json::from_value(body.clone()).unwrap_or_else(|error| panic!("{error}: {body:#}"))

@@ -12,6 +12,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::client::block_on;
+
 const VARIABLE: &str = "HANDOVER_TEST_DATABASE_URL";
 
 /// An empty database in the cluster that the tests share; dropped at the end of the test.
@@ -43,6 +45,24 @@ impl Database {
     /// Its URL.
     pub(crate) fn url(&self) -> String {
         with_database(&self.admin_url, &self.name)
+    }
+
+    /// The rows of a statement with one column, asked past the product.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tests look at the database behind the product's back"
+    )]
+    pub(crate) fn column<T>(&self, sql: &'static str) -> Vec<T>
+    where
+        T: Send + Unpin + for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        block_on(async {
+            let mut direct = PgConnection::connect(&self.url()).await.unwrap();
+            sqlx::query_scalar(sql)
+                .fetch_all(&mut direct)
+                .await
+                .unwrap()
+        })
     }
 
     /// Its name.

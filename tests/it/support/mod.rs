@@ -1,5 +1,6 @@
 //! What the integration tests share.
 
+pub(crate) mod chaos;
 pub(crate) mod client;
 mod database;
 pub(crate) mod kafka;

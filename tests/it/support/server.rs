@@ -3,12 +3,14 @@
 use std::{
     fs::File,
     net::TcpListener,
+    os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU16, Ordering},
     time::{Duration, Instant},
 };
 
+use handover::crash_point;
 use reqwest::Method;
 
 use super::{
@@ -17,7 +19,7 @@ use super::{
     kafka::Kafka,
     sink::SinkLog,
     unique,
-    wait::{SOON, eventually},
+    wait::{SOON, breathe, eventually},
 };
 
 /// A server and its folder. Ends with the test; when the test fails, its last log lines are shown.
@@ -28,6 +30,8 @@ pub(crate) struct TestServer {
     folder: tempfile::TempDir,
     config: PathBuf,
     lives: u32,
+    /// Where the next process dies.
+    crash_at: Option<String>,
     process: Option<Running>,
     /// Last, so that it is dropped when the server is gone.
     _database: Option<Database>,
@@ -64,6 +68,16 @@ impl TestServer {
 
     /// A server with a database that belongs to the test.
     pub(crate) fn start_with(kafka: &Kafka, database_url: &str, output: Output) -> Self {
+        Self::start_configured(kafka, database_url, output, "")
+    }
+
+    /// A server with more in its configuration file: whole sections.
+    pub(crate) fn start_configured(
+        kafka: &Kafka,
+        database_url: &str,
+        output: Output,
+        more: &str,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let port = free_port();
         let config = folder.path().join("handover.toml");
@@ -83,6 +97,7 @@ filter = "info"
 [connections.main]
 type = "kafka"
 bootstrap_servers = "{}"
+{more}
 "#,
             unique("server"),
             folder.path().display(),
@@ -98,6 +113,7 @@ bootstrap_servers = "{}"
             folder,
             config,
             lives: 0,
+            crash_at: None,
             process: None,
             _database: None,
         };
@@ -115,6 +131,41 @@ bootstrap_servers = "{}"
         self.await_ready();
     }
 
+    /// Starts the process without waiting; it dies as by `SIGKILL` when it comes to this point (`handover::crash_point`).
+    pub(crate) fn boot_to_crash(&mut self, point: &str) {
+        self.crash_at = Some(point.to_owned());
+        self.spawn(Output::Followed);
+    }
+
+    /// Waits until the process has died at its crash point.
+    pub(crate) fn await_crash(&mut self) {
+        let status = self.await_exit();
+        assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+    }
+
+    /// Waits until the process has died at its crash point, but not longer than this; says whether it has.
+    pub(crate) fn crashes_within(&mut self, span: Duration) -> bool {
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            if let Some(status) = self.exited() {
+                assert_eq!(status.signal(), Some(9), "it ended otherwise: {status}");
+                self.process = None;
+                return true;
+            }
+            breathe(Duration::from_millis(2));
+        }
+        false
+    }
+
+    /// Waits until the process has ended by itself.
+    pub(crate) fn await_exit(&mut self) -> ExitStatus {
+        let status = eventually("the server ends", Duration::from_secs(60), || {
+            self.exited().ok_or("it still runs")
+        });
+        self.process = None;
+        status
+    }
+
     /// Starts the process without waiting.
     pub(crate) fn spawn(&mut self, output: Output) {
         assert!(self.process.is_none(), "it runs already");
@@ -128,6 +179,9 @@ bootstrap_servers = "{}"
         // Nothing of whoever runs the tests may reach the server.
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HANDOVER_")) {
             command.env_remove(name);
+        }
+        if let Some(point) = self.crash_at.take() {
+            command.env(crash_point::VARIABLE, point);
         }
         let (written, read) = self.output_file();
         let stdout = match output {
@@ -202,12 +256,8 @@ bootstrap_servers = "{}"
     pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
         let from = Instant::now();
         self.signal("-TERM");
-        let status = eventually("the server ends", Duration::from_secs(60), || {
-            self.exited().ok_or("it still runs")
-        });
-        let took = from.elapsed();
-        self.process = None;
-        (status, took)
+        let status = self.await_exit();
+        (status, from.elapsed())
     }
 
     /// `SIGHUP`: the server reads its configuration again.
@@ -215,7 +265,8 @@ bootstrap_servers = "{}"
         self.signal("-HUP");
     }
 
-    fn signal(&self, signal: &str) {
+    /// Sends a signal, for instance `-STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill")
             .args([signal, &self.pid().to_string()])
             .status()

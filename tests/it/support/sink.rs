@@ -19,6 +19,9 @@ pub(crate) struct SinkRecord {
     pub(crate) topic: String,
     pub(crate) partition: i32,
     pub(crate) offset: i64,
+    /// A value in UTF-8.
+    #[serde(default)]
+    pub(crate) value: Option<String>,
 }
 
 #[derive(Default)]
@@ -103,6 +106,11 @@ impl SinkLog {
     /// Lines that are no records, of lives that are over.
     pub(crate) fn torn(&self) -> Vec<String> {
         self.lines().torn.clone()
+    }
+
+    /// The records after the mark, in the order they came.
+    pub(crate) fn records(&self, mark: usize) -> Vec<SinkRecord> {
+        self.lines().records[mark..].to_vec()
     }
 
     /// The offsets of a topic by partition, in the order they came after the mark.

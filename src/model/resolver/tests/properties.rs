@@ -79,10 +79,19 @@ fn checkpoints(number: i64) -> impl Strategy<Value = RestorableState> {
             topic_id,
         },
     );
-    btree_map(partitions(), position, 0..7).prop_map(move |positions| RestorableState {
-        id: CheckpointId(number),
-        positions,
-    })
+    let target = prop_oneof![8 => Just(TARGET), 1 => Just("postgres:elsewhere"), 1 => Just("")];
+    let newest_output = option::of((1..=number).prop_map(CheckpointId));
+    (
+        btree_map(partitions(), position, 0..7),
+        target,
+        newest_output,
+    )
+        .prop_map(move |(positions, target, newest_output)| RestorableState {
+            id: CheckpointId(number),
+            positions,
+            sink_identity: target.to_owned(),
+            newest_output,
+        })
 }
 
 fn maps() -> impl Strategy<Value = Value> {
@@ -138,12 +147,20 @@ fn coverings() -> impl Strategy<Value = Option<PartitionsByTopic>> {
     )
 }
 
-fn sinks() -> impl Strategy<Value = SinkProgress> {
+fn sinks() -> impl Strategy<Value = SinkFacts> {
     let position = (offsets(), 1..12_i64).prop_map(|(next_offset, position_id)| SinkPosition {
         next_offset,
         position_id: CheckpointId(position_id),
     });
-    prop_oneof![1 => Just(SinkProgress::new()), 1 => btree_map(partitions(), position, 0..5)]
+    let progress = prop_oneof![
+        2 => Just(ProgressFacts::NotKept),
+        1 => Just(ProgressFacts::Unknown("away".to_owned())),
+        6 => btree_map(partitions(), position, 0..7).prop_map(ProgressFacts::Kept),
+    ];
+    progress.prop_map(|progress| SinkFacts {
+        identity: TARGET.to_owned(),
+        progress,
+    })
 }
 
 fn any_policies() -> impl Strategy<Value = StartPolicies> {
@@ -264,6 +281,68 @@ fn stored(world: &World, planned: &PlannedPartition) -> Option<(Offset, Checkpoi
     Some((held.next_offset?, held.position_id))
 }
 
+/// Before where every record was read: by the newest checkpoint, or by a sink that speaks of the same run of positions or of
+/// a newer one.
+fn read_up_to(world: &World, planned: &PlannedPartition) -> Option<Offset> {
+    let (stored, position_id) = stored(world, planned)?;
+    let sink = world.sink.comparable_with(world.state.as_ref());
+    let sink = sink.and_then(|sink| sink.get(&planned.topic_partition()));
+    let counts = sink.filter(|sink| sink.position_id >= position_id);
+    Some(counts.map_or(stored, |sink| sink.next_offset))
+}
+
+/// The world after a start that died: its checkpoint is stored, and the sink has heard of some partitions' positions, for
+/// which it has also kept some records since.
+fn after_a_start(world: &World, resolved: &ResolvedStart, heard: &[(bool, i64)]) -> World {
+    let mut after = world.clone();
+    let ids = after
+        .state
+        .iter()
+        .chain(&after.chosen)
+        .map(|state| state.id);
+    let in_sink = match &after.sink.progress {
+        ProgressFacts::Kept(progress) => progress.values().map(|sink| sink.position_id).max(),
+        _ => None,
+    };
+    let id = ids.chain(in_sink).max().unwrap_or(CheckpointId(0)).next();
+    let mut positions = BTreeMap::new();
+    for (planned, (has_heard, kept)) in resolved.read_partitions().zip(heard.iter().cycle()) {
+        let partition = planned.topic_partition();
+        let position_id = planned.position_id.unwrap_or(id);
+        let position = CheckpointPosition {
+            next_offset: planned.start_at,
+            position_id,
+            topic_id: planned.topic_id.clone(),
+        };
+        positions.insert(partition.clone(), position);
+        let log = world
+            .facts
+            .partitions
+            .get(&partition)
+            .and_then(|facts| facts.bounds);
+        if let (ProgressFacts::Kept(progress), Some(start), true) =
+            (&mut after.sink.progress, planned.start_at, has_heard)
+        {
+            let kept = log.map_or(0, |log| log.latest.distance_from(start).clamp(0, *kept));
+            let sink = SinkPosition {
+                next_offset: Offset::new(start.get() + kept).unwrap(),
+                position_id,
+            };
+            progress.insert(partition, sink);
+        }
+    }
+    after.state = Some(RestorableState {
+        id,
+        positions,
+        sink_identity: world.sink.identity.clone(),
+        newest_output: world.state.as_ref().and_then(|state| state.newest_output),
+    });
+    after.from = StartFrom::Auto;
+    after.covered = None;
+    // Its policies stay: a partition that still waits for a leader is decided by them again.
+    after
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -324,7 +403,7 @@ proptest! {
         let mut world = made.world;
         world.from = StartFrom::Auto;
         world.covered = None;
-        world.sink.clear();
+        world.sink.progress = ProgressFacts::NotKept;
         world.state = Some(newest);
         let resolved = world.resolve();
         for planned in resolved.read_partitions() {
@@ -337,7 +416,8 @@ proptest! {
             let bounds = world.facts.partitions.get(&planned.topic_partition()).and_then(|facts| facts.bounds);
             if bounds.is_none_or(|log| (log.earliest..=log.latest).contains(&stored)) {
                 prop_assert_eq!((planned.start_at, planned.reason), (Some(stored), StartReason::Checkpoint));
-                prop_assert_eq!(planned.position_id, Some(position_id));
+                let decided_before = !world.sink.is_other_than(world.state.as_ref());
+                prop_assert_eq!(planned.position_id, decided_before.then_some(position_id));
             }
         }
         // And does not look at it, where every partition has a position.
@@ -351,8 +431,7 @@ proptest! {
 
     #[test]
     fn the_numbers_fit_to_the_positions(made in made()) {
-        let mut world = made.world;
-        world.sink.clear();
+        let world = made.world;
         let resolved = world.resolve();
         let mut sums = (0_i64, 0_i64, 0_i64, 0_i64);
         for planned in resolved.read_partitions() {
@@ -363,7 +442,7 @@ proptest! {
             sums.1 += replayed;
             sums.2 += skipped;
             sums.3 += lost;
-            let Some((stored, _)) = stored(&world, planned) else { continue };
+            let Some(stored) = read_up_to(&world, planned) else { continue };
             let bounds = world.facts.partitions.get(&planned.topic_partition()).and_then(|facts| facts.bounds);
             let gone = bounds.map_or(0, |log| log.earliest.distance_from(stored).max(0));
             match planned.start_at {
@@ -381,6 +460,66 @@ proptest! {
         }
         let totals = resolved.totals;
         prop_assert_eq!(sums, (totals.to_read, totals.replayed, totals.skipped, totals.lost));
+    }
+
+    /// A start may die after any of its steps, and so may the run after it, between what the sink keeps and a checkpoint.
+    #[test]
+    fn whatever_dies_after_the_start_checkpoint_goes_on_where_the_sink_stands(
+        made in made(),
+        heard in prop::collection::vec((any::<bool>(), 0..40_i64), 1..5),
+    ) {
+        let first = made.world.resolve();
+        if !first.blockers.is_empty() || first.sink.progress == ProgressKnown::Unknown {
+            // Not started.
+            return Ok(());
+        }
+        let world = after_a_start(&made.world, &first, &heard);
+        let again = world.resolve();
+        prop_assert_eq!(codes(&again), vec![], "{:?}", again);
+        prop_assert!(!warned(&again).contains(&Code::SinkChanged));
+        let in_sink = world.sink.comparable_with(world.state.as_ref());
+        for planned in again.read_partitions() {
+            let partition = planned.topic_partition();
+            let begun = first.read_partitions().find(|first| first.topic_partition() == partition);
+            let begun = begun.and_then(|first| first.start_at);
+            let stored = &world.state.as_ref().unwrap().positions[&partition];
+            let held = in_sink.and_then(|sink| sink.get(&partition));
+            let held = held.filter(|held| held.position_id == stored.position_id);
+            if begun.is_some() {
+                prop_assert_eq!(planned.start_at, held.map_or(begun, |held| Some(held.next_offset)), "{:?}", planned);
+                prop_assert_eq!(planned.position_id, Some(stored.position_id));
+            }
+            prop_assert_eq!((planned.replayed, planned.skipped, planned.lost), (0, 0, 0), "{:?}", planned);
+        }
+    }
+
+    #[test]
+    fn a_one_shot_start_begins_where_it_says_whatever_the_sink_holds(made in made()) {
+        let world = &made.world;
+        if !world.inputs().is_one_shot() || matches!(world.from, StartFrom::Shift { .. }) {
+            return Ok(());
+        }
+        let mut plain = world.clone();
+        plain.sink.progress = ProgressFacts::NotKept;
+        let without = plain.resolve();
+        for planned in world.resolve().read_partitions().filter(|planned| covers(world, &planned.topic_partition())) {
+            let same = without.read_partitions().find(|other| other.topic_partition() == planned.topic_partition());
+            prop_assert_eq!(planned.start_at, same.and_then(|same| same.start_at));
+            prop_assert_eq!(planned.position_id, None);
+        }
+    }
+
+    /// Those who decide a position are the checkpoint, the sink and the operator; a blocked one waits for the operator.
+    #[test]
+    fn a_position_with_a_leader_is_open_only_under_a_blocker(made in made()) {
+        let resolved = made.world.resolve();
+        let blocked: BTreeSet<&TopicPartition> =
+            resolved.blockers.iter().flat_map(|blocker| &blocker.partitions).collect();
+        let general = resolved.blockers.iter().any(|blocker| blocker.code == Code::CheckpointNotFound);
+        for planned in resolved.read_partitions().filter(|planned| planned.start_at.is_none()) {
+            let is_blocked = general || blocked.contains(&planned.topic_partition());
+            prop_assert!(is_blocked || planned.earliest.is_none(), "{planned:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,89 @@
+//! O2: no record is in the sink more often than the guarantee allows.
+//!
+//! Exactly once: as often as the job was told to read it, which is once unless an operator moved it back. At least once: a
+//! record may come again only after the job went back, and it goes back only where a new life began, at most to the
+//! position from which that life started.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::{
+    facts::Facts,
+    run::{Checkpoint, Guarantee, Row, Vector},
+    verdict::{Finding, Tally},
+};
+
+pub(super) fn examine(facts: &Facts<'_>) -> Tally {
+    match facts.run.plan.guarantee {
+        Guarantee::AtLeastOnce => repeats_without_a_new_life(facts),
+        Guarantee::ExactlyOnce | Guarantee::Counted => more_often_than_told(facts),
+    }
+}
+
+fn more_often_than_told(facts: &Facts<'_>) -> Tally {
+    let mut tally = Tally::default();
+    for (partition, rows) in &facts.rows {
+        let mut times: BTreeMap<u64, (usize, &Row)> = BTreeMap::new();
+        for row in rows {
+            times.entry(row.seq).or_insert((0, row)).0 += 1;
+        }
+        for (seq, (times, row)) in times {
+            let told = facts.times_admitted(*partition, row.offset).max(1);
+            tally.check(times <= told, || {
+                let what = format!("is in the sink {times} times, last known at {}", row.place);
+                Finding::of_record(*partition, seq, Some(row.offset), what)
+            });
+        }
+    }
+    tally
+}
+
+fn repeats_without_a_new_life(facts: &Facts<'_>) -> Tally {
+    let mut tally = Tally::default();
+    let lives = lives(facts);
+    for (partition, rows) in &facts.rows {
+        let starts: Vec<i64> = lives
+            .iter()
+            .filter_map(|start| start.get(partition).copied())
+            .collect();
+        let mut lives_left = starts.as_slice();
+        let mut seen: HashSet<u64> = HashSet::new();
+        let mut last = i64::MIN;
+        let mut replaying = false;
+        for row in rows {
+            if row.offset <= last {
+                // It went back. The earliest life that explains it, so that the others are left for what comes.
+                let life = lives_left.iter().position(|start| *start <= row.offset);
+                replaying = life.is_some();
+                lives_left = &lives_left[life.map_or(0, |life| life + 1)..];
+            }
+            last = row.offset;
+            let first = seen.insert(row.seq);
+            tally.check(first || replaying, || {
+                let what = "came again, and no start of a new life explains it";
+                Finding::of_record(*partition, row.seq, Some(row.offset), what)
+            });
+        }
+    }
+    tally
+}
+
+/// Where each life but the first began to read.
+fn lives(facts: &Facts<'_>) -> Vec<Vector> {
+    let mut lives = Vec::new();
+    let mut before: Option<&Checkpoint> = None;
+    for row in facts.completed() {
+        if let Some(before) = before.filter(|before| before.epoch != row.epoch) {
+            // A start stores where it begins.
+            let start = if row.kind == "start" { row } else { before };
+            lives.push(
+                start
+                    .vector
+                    .iter()
+                    .filter_map(|(partition, position)| Some((*partition, position.next_offset?)))
+                    .collect(),
+            );
+        }
+        before = Some(row);
+    }
+    lives
+}

@@ -1,0 +1,215 @@
+//! O11: what the API said equals some state between request and answer.
+//!
+//! The last look at the store that was over before the request, and the first that began after the answer, bound what could
+//! be true in between. Where an answer says itself that a number is older, the bound is that much earlier.
+
+use crate::{
+    facts::Facts,
+    run::{ApiAnswer, Checkpoint, Micros, Said, Snapshot, Status, StoredState, Vector},
+    verdict::{Finding, Tally},
+};
+
+pub(super) fn examine(facts: &Facts<'_>) -> Tally {
+    let mut tally = Tally::default();
+    for answer in &facts.answers {
+        let judged = match &answer.said {
+            Said::Checkpoints(listed) => checkpoints(facts, answer, listed),
+            Said::Offsets {
+                checkpoint_as_of,
+                group_as_of,
+                checkpointed,
+                group,
+            } => {
+                let since = checkpoint_as_of.unwrap_or(answer.began);
+                let of_checkpoint = checkpointed
+                    .as_ref()
+                    .and_then(|said| offsets(facts, answer, since, said));
+                let since = group_as_of.unwrap_or(answer.began);
+                let of_group = group
+                    .as_ref()
+                    .and_then(|said| of_group(facts, answer, since, said));
+                match of_checkpoint {
+                    Some(Err(finding)) => Some(Err(finding)),
+                    known => of_group.or(known),
+                }
+            }
+            Said::Job {
+                state,
+                last_checkpoint,
+            } => job(facts, answer, state, *last_checkpoint),
+        };
+        let Some(judged) = judged else {
+            // Nobody looked at the store before or after.
+            continue;
+        };
+        tally.examine();
+        if let Err(finding) = judged {
+            let what = format!(
+                "{} (asked at {} us, answered at {} us)",
+                finding.what, answer.began, answer.at
+            );
+            tally.find(Finding { what, ..*finding });
+        }
+    }
+    tally
+}
+
+/// `None`: nobody can say.
+type Judged = Option<Result<(), Box<Finding>>>;
+
+fn wrong(finding: Finding) -> Judged {
+    Some(Err(Box::new(finding)))
+}
+
+/// The newest completed checkpoint at `since` and at the answer.
+fn bounds(
+    facts: &Facts<'_>,
+    answer: &ApiAnswer,
+    since: Micros,
+) -> Option<(Option<i64>, Option<i64>)> {
+    let before = facts.snapshot_before(since)?;
+    let after = facts.snapshot_after(answer.at)?;
+    Some((facts.newest[before], facts.newest[after]))
+}
+
+fn checkpoints(facts: &Facts<'_>, answer: &ApiAnswer, listed: &[Checkpoint]) -> Judged {
+    let completed = listed.iter().filter(|row| row.status == Status::Completed);
+    let newest = completed.map(|row| row.id).max();
+    let judged = newest_is_true(facts, answer, "/checkpoints", newest);
+    if !matches!(judged, Some(Ok(()))) {
+        return judged;
+    }
+    let oldest_known = facts.checkpoints.keys().next().copied();
+    for row in listed.iter().filter(|row| Some(row.id) >= oldest_known) {
+        let Some(versions) = facts.versions.get(&row.id) else {
+            let what = "is listed by /checkpoints, and the store never had it";
+            return wrong(Finding::of_checkpoint(row.id, what));
+        };
+        if !versions.iter().any(|stored| is_shown_by(stored, row)) {
+            let what = "is shown by /checkpoints otherwise than the store has it";
+            return wrong(Finding::of_checkpoint(row.id, what));
+        }
+    }
+    judged
+}
+
+/// A list may leave the positions out.
+fn is_shown_by(stored: &Checkpoint, shown: &Checkpoint) -> bool {
+    stored.kind == shown.kind
+        && stored.status == shown.status
+        && stored.epoch == shown.epoch
+        && (shown.vector.is_empty() || stored.vector == shown.vector)
+}
+
+fn newest_is_true(facts: &Facts<'_>, answer: &ApiAnswer, who: &str, newest: Option<i64>) -> Judged {
+    let (from, to) = bounds(facts, answer, answer.began)?;
+    if newest < from || newest > to {
+        let what = format!("{who} said {newest:?} is newest; it was {from:?} to {to:?}");
+        return wrong(Finding {
+            checkpoint: newest,
+            ..Finding::new(what)
+        });
+    }
+    Some(Ok(()))
+}
+
+fn offsets(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector) -> Judged {
+    let (from, to) = bounds(facts, answer, since)?;
+    if said.is_empty() && from.is_none() {
+        return Some(Ok(()));
+    }
+    let rows: Vec<&Checkpoint> = facts.completed_between(from, to).collect();
+    let shows = |row: &&Checkpoint| {
+        said.iter().all(|(partition, offset)| {
+            let position = row.vector.get(partition);
+            position.and_then(|position| position.next_offset) == Some(*offset)
+        })
+    };
+    if !said.is_empty() && rows.iter().any(shows) {
+        return Some(Ok(()));
+    }
+    // The partition that none of them has, if there is one.
+    let odd = said.iter().find(|(partition, offset)| {
+        rows.iter().all(|row| {
+            let position = row.vector.get(partition);
+            position.and_then(|position| position.next_offset) != Some(**offset)
+        })
+    });
+    let what = format!(
+        "/offsets said checkpointed {said:?}; no checkpoint from {from:?} to {to:?} has that"
+    );
+    let finding = Finding::new(what);
+    wrong(match odd {
+        Some((partition, offset)) => finding.at(*partition, *offset),
+        None => finding,
+    })
+}
+
+fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector) -> Judged {
+    // One witness asks, so the answers are in the order of the questions.
+    let groups = &facts.groups;
+    let before = groups.partition_point(|sample| sample.at <= since);
+    let before = before.checked_sub(1).map(|index| groups[index]);
+    let after = groups.get(groups.partition_point(|sample| sample.began < answer.at));
+    let (Some(before), Some(after)) = (before, after) else {
+        return None;
+    };
+    for (partition, from) in &before.offsets {
+        let Some(to) = after.offsets.get(partition) else {
+            continue;
+        };
+        // Between two moves it only grows (O10).
+        let (low, high) = (from.min(to), from.max(to));
+        let found = said.get(partition);
+        if !found.is_some_and(|found| (low..=high).contains(&found)) {
+            let what = format!("/offsets said {found:?} for the group; it was {from} to {to}");
+            return wrong(Finding::new(what).at(*partition, found.copied().unwrap_or(-1)));
+        }
+    }
+    Some(Ok(()))
+}
+
+fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Option<i64>) -> Judged {
+    let before = facts.snapshots[facts.snapshot_before(answer.began)?];
+    let after = facts.snapshots[facts.snapshot_after(answer.at)?];
+    if let (Some(stored), Some(after)) = (&before.state, &after.state) {
+        // The same state since the same moment: it was nothing else in between.
+        let is_other = stored == after && stored.state != state;
+        if is_other && !is_on_its_way(facts, stored, answer, state) {
+            let what = format!(
+                "the job was {} all the time, and its view said {state}",
+                stored.state
+            );
+            return wrong(Finding::new(what));
+        }
+    }
+    newest_is_true(facts, answer, "the job's view", last_checkpoint)
+}
+
+/// Whether the job is on its way to what was asked for, which the server knows a moment before the store.
+fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, state: &str) -> bool {
+    match state {
+        "starting" => {
+            stored.desired == "running"
+                && (stored.state != "running" || was_struck_since(facts, stored, answer))
+        }
+        "stopping" => stored.desired == "stopped" && stored.state != "stopped",
+        _ => false,
+    }
+}
+
+/// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, and its successor rightly
+/// says `starting`.
+fn was_struck_since(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
+    let is_same = |snapshot: &&Snapshot| snapshot.state.as_ref() == Some(stored);
+    let first = facts.snapshots.iter().position(is_same);
+    first.is_some_and(|first| {
+        // It was stored after the look before, which had not seen it.
+        let stored_after = facts.snapshots[first.saturating_sub(1)].began;
+        let lifetime = stored_after..=answer.at;
+        facts
+            .faults
+            .iter()
+            .any(|fault| lifetime.contains(&fault.at))
+    })
+}

@@ -1,0 +1,158 @@
+//! What the target's errors mean: whether waiting helps, whether one record can be to blame, and what to do.
+
+use std::error::Error as _;
+
+use crate::{engine::error::SinkError, model::Code};
+
+/// SQLSTATEs, and prefixes of them, after which trying again can help (PostgreSQL manual, appendix A).
+const PASSING: [&str; 11] = [
+    "08",    // connection exceptions
+    "25006", // the database is read-only: a standby, or a full disk at many a provider
+    "25P03", // idle in transaction for too long
+    "25P04", // a transaction for too long
+    "40001", // serialization failure
+    "40P01", // deadlock
+    "53",    // out of connections, memory or disk
+    "55P03", // a lock was not available in time
+    "57014", // the statement was cancelled, by its time-out or by somebody
+    "57P0",  // the server ends, has crashed, starts up, or ended an idle session
+    "58",    // the server's own input and output
+];
+/// The database was dropped: inside `57P0`, and it will not come back by waiting.
+const DATABASE_DROPPED: &str = "57P04";
+/// SQLSTATEs, and prefixes, that a whole statement gets whatever its rows are: no record is to blame.
+const OF_THE_STATEMENT: [&str; 4] = [
+    "0A", // not supported
+    "3F", // no such schema
+    "42", // syntax, access, missing tables and columns, types that do not fit
+    "55", // the table is not in the state for it
+];
+/// Bytes of the target's own detail that are repeated.
+const DETAIL_BYTES: usize = 300;
+
+/// Why a conversation with the target did not come to its end.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It is away or busy: the same is tried again.
+    Away(String),
+    /// It refused a statement for what its rows hold: one of them may be to blame.
+    Rows(String),
+    /// It would refuse the same again.
+    Refused(SinkError),
+}
+
+impl Trouble {
+    /// Classifies the error of a statement that holds no rows of ours.
+    pub(super) fn of_statement(doing: &str, error: &sqlx::Error) -> Self {
+        let text = format!("{doing}: {}", describe(error));
+        if passes(error) {
+            Self::Away(text)
+        } else {
+            Self::Refused(SinkError::refused(text))
+        }
+    }
+
+    /// Classifies the error of a statement that writes rows into the table `target`.
+    pub(super) fn of_rows(target: &str, role: &str, error: &sqlx::Error) -> Self {
+        let text = describe(error);
+        if passes(error) {
+            return Self::Away(format!("write to {target}: {text}"));
+        }
+        let Some(code) = sqlstate(error) else {
+            return Self::Refused(SinkError::refused(format!("write to {target}: {text}")));
+        };
+        if !OF_THE_STATEMENT
+            .iter()
+            .any(|prefix| code.starts_with(prefix))
+        {
+            return Self::Rows(text);
+        }
+        let remedy = match code.as_str() {
+            "42501" => {
+                format!("; as an owner of the table: GRANT SELECT, INSERT, UPDATE, DELETE ON {target} TO {role};")
+            }
+            "42P01" | "3F000" => {
+                "; create the table again, then start the job: what it had written is not known to it any more".to_owned()
+            }
+            _ => "; the table is no longer what the spec was checked against".to_owned(),
+        };
+        Self::Refused(SinkError::refused(format!(
+            "write to {target}: {text}{remedy}"
+        )))
+    }
+
+    /// As the callers of a sink hear it.
+    pub(super) fn into_error(self) -> SinkError {
+        match self {
+            Self::Away(text) => SinkError::away(text),
+            Self::Rows(text) => SinkError::refused(text),
+            Self::Refused(error) => error,
+        }
+    }
+}
+
+/// Progress in the target that is not what this job left there.
+pub(super) fn mismatch(detail: impl Into<String>) -> Trouble {
+    Trouble::Refused(SinkError {
+        code: Code::ProgressMismatch,
+        ..SinkError::refused(detail)
+    })
+}
+
+/// The SQLSTATE, if PostgreSQL has answered.
+pub(super) fn sqlstate(error: &sqlx::Error) -> Option<String> {
+    let database = error.as_database_error()?;
+    database.code().map(std::borrow::Cow::into_owned)
+}
+
+/// Whether trying the same again can help.
+pub(super) fn passes(error: &sqlx::Error) -> bool {
+    match sqlstate(error) {
+        Some(code) => {
+            code != DATABASE_DROPPED && PASSING.iter().any(|prefix| code.starts_with(prefix))
+        }
+        // `Protocol` is a broken conversation: the connection is thrown away and the next one works.
+        None => matches!(
+            error,
+            sqlx::Error::Io(_)
+                | sqlx::Error::Tls(_)
+                | sqlx::Error::Protocol(_)
+                | sqlx::Error::WorkerCrashed
+                | sqlx::Error::BeginFailed
+        ),
+    }
+}
+
+/// The error with its causes, its SQLSTATE and the target's detail, in one line.
+pub(super) fn describe(error: &sqlx::Error) -> String {
+    if let Some(database) = error.as_database_error() {
+        let code = database.code().unwrap_or_default();
+        let mut text = format!("{} (SQLSTATE {code})", database.message());
+        if code == "25006" {
+            text.push_str(": the database is read-only or a standby; the connection's url must lead to the primary");
+        }
+        let detail = database
+            .try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+            .and_then(sqlx::postgres::PgDatabaseError::detail);
+        if let Some(detail) = detail {
+            let end = (0..=DETAIL_BYTES.min(detail.len()))
+                .rev()
+                .find(|end| detail.is_char_boundary(*end))
+                .unwrap_or(0);
+            let shown = detail.get(..end).unwrap_or_default();
+            let mark = if end < detail.len() { "..." } else { "" };
+            text = format!("{text}: {shown}{mark}");
+        }
+        return text;
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}

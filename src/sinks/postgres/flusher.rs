@@ -1,0 +1,346 @@
+//! The task that owns a writer's connection and puts chunks into the target, one transaction each.
+//!
+//! It is the only one that waits for the database, so a writer's future can be dropped at any time without tearing a
+//! conversation, and rows are encoded while earlier ones are on their way. What passes by waiting is tried again here, with
+//! the same rows, for ever; whether an attempt whose answer was lost took place is read from the target before anything is
+//! written again. What does not pass ends the task, and the writer tells of it.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
+
+use sqlx::PgConnection;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    Target,
+    chunk::Chunk,
+    errors::{Trouble, mismatch},
+    ledger::{Claim, Found, Step},
+    session::{COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline},
+    slot::{Slot, Work},
+};
+use crate::{
+    crash_point::CrashPoint,
+    engine::error::SinkError,
+    model::{Code, TopicPartition, resolver::SinkPosition},
+};
+
+/// The pause after the second failed attempt (there is none after the first: a connection that was idle for long is often
+/// found broken when it is used), and the longest one.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+pub(super) struct Flusher {
+    target: Arc<Target>,
+    claim: Claim,
+    slot: Arc<Slot>,
+    connection: Option<PgConnection>,
+    /// Where the partitions stand in the target.
+    positions: BTreeMap<TopicPartition, SinkPosition>,
+}
+
+/// How one attempt at rows ended.
+enum Written {
+    Yes,
+    /// The target refused what they hold, in its words.
+    Refused(String),
+}
+
+impl Flusher {
+    pub(super) fn new(target: Arc<Target>, claim: Claim, slot: Arc<Slot>) -> Self {
+        Self {
+            target,
+            claim,
+            slot,
+            connection: None,
+            positions: BTreeMap::new(),
+        }
+    }
+
+    /// Works until the writer ends or something does not pass.
+    pub(super) async fn run(mut self) {
+        // However this ends, the writer must not wait for it.
+        let slot = Arc::clone(&self.slot);
+        let _ended = slot.ends_with_this();
+        loop {
+            let (work, due) = self.slot.take(Instant::now());
+            let outcome = match work {
+                Work::Flush(chunk) => self.flush(chunk).await,
+                Work::Assign(positions) => self.assign(&positions).await,
+                Work::Nothing => {
+                    self.idle(due).await;
+                    continue;
+                }
+                Work::End => break,
+            };
+            match outcome {
+                Ok(()) => self.slot.done(),
+                Err(error) => {
+                    self.slot.fail(error);
+                    break;
+                }
+            }
+        }
+        if let Some(connection) = self.connection.take() {
+            close(connection).await;
+        }
+    }
+
+    async fn idle(&self, due: Option<Instant>) {
+        let called = self.slot.called();
+        match due {
+            None => called.await,
+            Some(due) => tokio::select! {
+                () = called => {}
+                () = sleep_until(due) => {}
+            },
+        }
+    }
+
+    async fn assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), SinkError> {
+        let mut attempts = Attempts::default();
+        loop {
+            match self.try_assign(positions).await {
+                Ok(()) => break,
+                Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
+            }
+        }
+        self.positions.extend(positions.iter().cloned());
+        Ok(())
+    }
+
+    async fn try_assign(
+        &mut self,
+        positions: &[(TopicPartition, SinkPosition)],
+    ) -> Result<(), Trouble> {
+        let mut connection = self.take_connection().await?;
+        let ledger = &self.target.ledger;
+        within_deadline(ledger.assign(&mut connection, self.claim, positions)).await?;
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    async fn flush(&mut self, chunk: Chunk) -> Result<(), SinkError> {
+        for piece in chunk.pieces(self.target.max_rows) {
+            if let Written::Refused(text) = self.write(&chunk, &piece).await? {
+                return Err(self.blame(&chunk, piece, text).await?);
+            }
+        }
+        self.slot.recycle(chunk);
+        Ok(())
+    }
+
+    /// Writes rows and progress in one transaction, again and again until it is known to have taken place or cannot.
+    async fn write(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<Written, SinkError> {
+        let steps = self.steps(chunk, rows)?;
+        if steps.is_empty() {
+            return Ok(Written::Yes);
+        }
+        let mut attempts = Attempts::default();
+        // Whether a COMMIT was sent whose answer is not known.
+        let mut in_doubt = false;
+        loop {
+            let attempt = self.try_write(chunk, rows, &steps, &mut in_doubt).await;
+            match attempt {
+                Ok(()) => break,
+                Err(Trouble::Rows(text)) => return Ok(Written::Refused(text)),
+                Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
+            }
+        }
+        for step in steps {
+            let position = SinkPosition {
+                next_offset: step.to,
+                ..step.from
+            };
+            self.positions.insert(step.partition, position);
+        }
+        Ok(Written::Yes)
+    }
+
+    /// The partitions that move with these rows.
+    fn steps(&self, chunk: &Chunk, rows: &Range<usize>) -> Result<Vec<Step>, SinkError> {
+        let mut steps = Vec::new();
+        for (partition, to) in chunk.ends_of(rows) {
+            let Some(from) = self.positions.get(&partition).copied() else {
+                return Err(SinkError {
+                    code: Code::Internal,
+                    ..SinkError::refused(format!("{partition} was never given a position"))
+                });
+            };
+            if to > from.next_offset {
+                steps.push(Step {
+                    partition,
+                    from,
+                    to,
+                });
+            }
+        }
+        Ok(steps)
+    }
+
+    async fn try_write(
+        &mut self,
+        chunk: &Chunk,
+        rows: &Range<usize>,
+        steps: &[Step],
+        in_doubt: &mut bool,
+    ) -> Result<(), Trouble> {
+        let mut connection = self.take_connection().await?;
+        let target = Arc::clone(&self.target);
+        let claim = self.claim;
+        let outcome = async {
+            let locked = target.ledger.begin(&mut connection, claim, steps);
+            match answered_within(LOCKS_WITHIN, locked).await? {
+                Found::After if *in_doubt => return rollback(&mut connection).await,
+                Found::After => {
+                    return Err(mismatch(
+                        "the target's progress is ahead of this job by just what it was about to write",
+                    ));
+                }
+                Found::Before => *in_doubt = false,
+            }
+            within_deadline(target.write(&mut connection, chunk, rows)).await?;
+            CrashPoint::BeforeSinkCommitted.reached();
+            *in_doubt = true;
+            answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await?;
+            CrashPoint::SinkCommitted.reached();
+            *in_doubt = false;
+            Ok(())
+        }
+        .await;
+        self.give_back(connection, &outcome).await;
+        outcome
+    }
+
+    /// Finds the first row that the target refuses, writes what lies before it, and names its record.
+    ///
+    /// Some prefix is accepted (the empty one) and some is refused (all of the piece), so halving what lies between leads to
+    /// a row with which the refusal begins, whatever the rows do to each other.
+    async fn blame(
+        &mut self,
+        chunk: &Chunk,
+        piece: Range<usize>,
+        refusal: String,
+    ) -> Result<SinkError, SinkError> {
+        let (mut accepted, mut refused, mut refusal) = (piece.start, piece.end, refusal);
+        while refused - accepted > 1 {
+            let middle = accepted + (refused - accepted) / 2;
+            match self.probe(chunk, &(piece.start..middle)).await? {
+                Written::Yes => accepted = middle,
+                Written::Refused(text) => (refused, refusal) = (middle, text),
+            }
+        }
+        if accepted > piece.start
+            && let Written::Refused(text) = self.write(chunk, &(piece.start..accepted)).await?
+        {
+            // It was accepted a moment ago: the table has changed meanwhile.
+            return Ok(self.target.refused(&text));
+        }
+        let record = chunk.record(accepted);
+        Ok(SinkError {
+            detail: format!(
+                "{} refuses the row of {}/{}@{}: {refusal}",
+                self.target.table, record.topic, record.partition, record.offset
+            ),
+            record: Some(Box::new(record)),
+            code: Code::BlockedOnRecord,
+            ..SinkError::refused("")
+        })
+    }
+
+    /// Tries rows in a transaction that is rolled back.
+    async fn probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<Written, SinkError> {
+        let mut attempts = Attempts::default();
+        loop {
+            match self.try_probe(chunk, rows).await {
+                Ok(()) => return Ok(Written::Yes),
+                Err(Trouble::Rows(text)) => return Ok(Written::Refused(text)),
+                Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
+            }
+        }
+    }
+
+    async fn try_probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<(), Trouble> {
+        let mut connection = self.take_connection().await?;
+        let target = Arc::clone(&self.target);
+        let claim = self.claim;
+        let outcome = within_deadline(async {
+            target.ledger.begin(&mut connection, claim, &[]).await?;
+            target.write(&mut connection, chunk, rows).await?;
+            target.check_constraints(&mut connection).await?;
+            rollback(&mut connection).await
+        })
+        .await;
+        self.give_back(connection, &outcome).await;
+        outcome
+    }
+
+    /// Keeps a connection that is known to be outside of a transaction. After any other trouble than a refused row it is
+    /// closed.
+    async fn give_back(&mut self, mut connection: PgConnection, outcome: &Result<(), Trouble>) {
+        let is_usable = match outcome {
+            Ok(()) => true,
+            Err(Trouble::Rows(_)) => answered_within(LOCKS_WITHIN, rollback(&mut connection))
+                .await
+                .is_ok(),
+            Err(Trouble::Away(_) | Trouble::Refused(_)) => false,
+        };
+        if is_usable {
+            self.connection = Some(connection);
+        }
+    }
+
+    /// The connection, or a new one.
+    async fn take_connection(&mut self) -> Result<PgConnection, Trouble> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => self.target.database.connect().await,
+        }
+    }
+
+    /// Waits for what passes; what does not is handed on.
+    async fn wait_out(
+        &mut self,
+        trouble: Trouble,
+        attempts: &mut Attempts,
+    ) -> Result<(), SinkError> {
+        let Trouble::Away(text) = trouble else {
+            return Err(trouble.into_error());
+        };
+        if let Some(pause) = attempts.next_pause() {
+            self.slot.set_trouble(text);
+            sleep(pause).await;
+        } else {
+            tracing::debug!(trouble = text, "the target is asked once more");
+        }
+        Ok(())
+    }
+}
+
+/// Ends a transaction that changed nothing.
+async fn rollback(connection: &mut PgConnection) -> Result<(), Trouble> {
+    send(connection, "ROLLBACK".to_owned())
+        .await
+        .map_err(|error| Trouble::of_statement("roll back", &error))?;
+    Ok(())
+}
+
+/// Counts failed attempts at one thing.
+#[derive(Default)]
+struct Attempts(u32);
+
+impl Attempts {
+    /// The pause before the next attempt; none before the second one.
+    fn next_pause(&mut self) -> Option<Duration> {
+        let failed = self.0;
+        self.0 = failed.saturating_add(1);
+        let step = failed.checked_sub(1)?;
+        let pause = FIRST_PAUSE
+            .saturating_mul(1 << step.min(10))
+            .min(LONGEST_PAUSE);
+        // Not all writers at once.
+        Some(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))
+    }
+}

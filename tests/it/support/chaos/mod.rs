@@ -1,0 +1,543 @@
+//! A run under kills, with witnesses: a writer with a journal, readers of store, group, API and sink, and a driver that kills
+//! the server at random times. What they saw goes to the oracle (`crates/oracle`).
+//!
+//! Everything random comes from one seed, which the verdict prints. (How far the server has come when it is killed is up to
+//! the machine: the same seed is the same plan, not the same run.)
+
+mod api;
+mod clock;
+mod group;
+mod life;
+mod sink;
+mod store;
+mod watcher;
+mod writer;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use fastrand::Rng;
+use fault_proxy::Proxy;
+use oracle::{
+    Run, Verdict,
+    run::{Counters, Event, Fate, Fault, Guarantee, Look, Micros, Plan, Row, Vector, Written},
+};
+use serde_json::{Value, json};
+
+use self::{
+    api::ApiReader,
+    clock::Clock,
+    group::GroupReader,
+    life::Life,
+    sink::{LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
+    store::{Standing, StoreReader, sessions},
+    watcher::Watcher,
+    writer::{Pace, Writer},
+};
+use super::{
+    Database,
+    client::{Job, block_on},
+    kafka::Kafka,
+    proxied,
+    server::{Output, TestServer},
+    unique,
+    wait::{SOON, eventually},
+};
+
+/// The kinds of kills, by how far the server had come.
+const KILLED_RUNNING: &str = "kill-running";
+const KILLED_RECOVERING: &str = "kill-recovering";
+const KILLED_BOOTING: &str = "kill-booting";
+/// The server died by itself at a point of its choice.
+const CRASHED: &str = "crash-point";
+/// A connection broke at a COMMIT, so that the server could not know whether it took place.
+const CUT_OF_STORE: &str = "commit-cut-of-store";
+const CUT_OF_TARGET: &str = "commit-cut-of-target";
+/// From the last kill on, or from the writer's end.
+const LIVENESS: Duration = Duration::from_secs(30);
+
+/// What a run does.
+#[derive(Debug, Clone)]
+pub(crate) struct Chaos {
+    pub(crate) name: &'static str,
+    pub(crate) seed: u64,
+    pub(crate) kills: u64,
+    pub(crate) sink: SinkKind,
+    /// A life lasts at least and at most so many milliseconds.
+    pub(crate) life_ms: (u64, u64),
+}
+
+/// The sink under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SinkKind {
+    Log,
+    Blackhole,
+    Postgres,
+}
+
+impl SinkKind {
+    fn spec(self) -> Value {
+        match self {
+            Self::Log => json!({"type": "log"}),
+            Self::Blackhole => json!({"type": "blackhole"}),
+            Self::Postgres => postgres_sink(WAREHOUSE),
+        }
+    }
+
+    fn guarantee(self) -> Guarantee {
+        match self {
+            Self::Log => Guarantee::AtLeastOnce,
+            Self::Blackhole => Guarantee::Counted,
+            Self::Postgres => Guarantee::ExactlyOnce,
+        }
+    }
+}
+
+/// Name of the sink's connection in the server's file.
+const WAREHOUSE: &str = "warehouse";
+const PARTITIONS: i32 = 4;
+const PARALLELISM: u32 = 2;
+
+impl Chaos {
+    /// Runs it to its end and has it judged.
+    ///
+    /// # Panics
+    /// With the verdict, when it is against the server. The evidence is kept then, and its folder named.
+    pub(crate) fn judge(self) -> Verdict {
+        let run = self.run();
+        let verdict = oracle::judge(&run);
+        println!("{verdict}");
+        if !verdict.passed() {
+            let folder = keep(&run);
+            panic!("{verdict}\nevidence: {}", folder.display());
+        }
+        verdict
+    }
+
+    /// Random times hit a server that boots or recovers too, which is meant; enough of them must hit one that works.
+    fn planned(&self) -> BTreeMap<String, u64> {
+        let mut planned = BTreeMap::from([
+            (KILLED_RUNNING.to_owned(), self.kills.div_ceil(3)),
+            (CRASHED.to_owned(), self.kills.div_ceil(20)),
+            (CUT_OF_STORE.to_owned(), self.kills.div_ceil(25)),
+        ]);
+        if self.sink == SinkKind::Postgres {
+            planned.insert(CUT_OF_TARGET.to_owned(), self.kills.div_ceil(25));
+        }
+        planned
+    }
+
+    fn run(self) -> Run {
+        println!("{}: seed {}", self.name, self.seed);
+        let mut stage = Stage::set(self);
+        // On a busy machine servers boot slowly, and more of the kills strike before there is anything to strike.
+        while !stage.is_enough() {
+            stage.die();
+        }
+        stage.finish()
+    }
+}
+
+/// Writes the evidence where it outlives the test.
+fn keep(run: &Run) -> PathBuf {
+    let root = std::env::var_os("HANDOVER_CHAOS_EVIDENCE");
+    let root = root.map_or_else(std::env::temp_dir, PathBuf::from);
+    let folder = root.join(format!("evidence-{}", run.plan.run));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    oracle::write(&folder, run).expect("the evidence is written");
+    folder
+}
+
+/// Server, writer and witnesses at work.
+struct Stage {
+    chaos: Chaos,
+    random: Rng,
+    clock: Clock,
+    server: TestServer,
+    job: Job,
+    /// Run, topic, job and group.
+    name: String,
+    writer: Writer,
+    store: StoreReader,
+    store_watcher: Watcher<Event>,
+    group_watcher: Watcher<Event>,
+    api_watcher: Watcher<Event>,
+    sink_watcher: Option<Watcher<Look>>,
+    faults: Vec<Fault>,
+    /// What the present life has to bear.
+    life: Life,
+    /// Where the job stood at the last kill.
+    last: Standing,
+    store_proxy: Breaker,
+    target: Option<Breaker>,
+}
+
+/// A database behind a proxy that breaks connections.
+struct Breaker {
+    proxy: Proxy,
+    /// Through the proxy.
+    proxied: String,
+    /// Past it.
+    url: String,
+    cuts: u64,
+    _database: Database,
+}
+
+impl Breaker {
+    fn start() -> Self {
+        let database = block_on(Database::create());
+        let url = database.url();
+        let (proxy, proxied) = block_on(async { proxied(&url) });
+        Self {
+            proxy,
+            proxied,
+            url,
+            cuts: 0,
+            _database: database,
+        }
+    }
+
+    /// How often it has broken a connection since it was asked last.
+    fn new_cuts(&mut self) -> u64 {
+        let all = self.proxy.effective().total();
+        all - std::mem::replace(&mut self.cuts, all)
+    }
+}
+
+impl Stage {
+    fn set(chaos: Chaos) -> Self {
+        let kafka = Kafka::shared();
+        let store_proxy = Breaker::start();
+        let name = unique(chaos.name);
+        kafka.create_topic(&name, PARTITIONS);
+        let mut server = TestServer::start_with(&kafka, &store_proxy.proxied, Output::Followed);
+        let target = (chaos.sink == SinkKind::Postgres).then(Breaker::start);
+        if let Some(target) = &target {
+            create_table(&target.url);
+            connect(&mut server, &target.proxied);
+        }
+        let job = server.job(&name);
+        job.put_spec(&json!({
+            "source": {"connection": "main", "topics": [name], "group_id": name},
+            "startup_mode": {"mode": "earliest"},
+            "checkpoint": {"interval": "100ms", "min_pause": "10ms"},
+            "parallelism": PARALLELISM,
+            "sink": chaos.sink.spec(),
+        }));
+        let clock = Clock::start();
+        let url = store_proxy.url.clone();
+        let uid = store::job_uid(&url, &name);
+        let mut of_store = StoreReader::new(&url, uid, clock);
+        let store_watcher = Watcher::start("the store", Duration::from_millis(15), move || {
+            of_store.look()
+        });
+        let mut of_group = GroupReader::new(&kafka, &name, &name, PARTITIONS, clock);
+        let group_watcher = Watcher::start("the group", Duration::from_millis(30), move || {
+            of_group.look()
+        });
+        let mut of_api = ApiReader::new(&job, &name, clock);
+        let api_watcher =
+            Watcher::start("the API", Duration::from_millis(25), move || of_api.look());
+        let sink_watcher = watch_sink(&server, target.as_ref(), chaos.sink, clock);
+        // All of them have looked before anything happens.
+        store_watcher.await_another(1);
+        group_watcher.await_another(1);
+        job.start(&json!({}));
+        let pace = Pace {
+            topic: name.clone(),
+            run: name.clone(),
+            partitions: PARTITIONS,
+            pause: Duration::from_millis(20),
+            seed: chaos.seed ^ 1,
+        };
+        Self {
+            random: Rng::with_seed(chaos.seed),
+            writer: Writer::start(&kafka, &pace),
+            store: StoreReader::new(&url, uid, clock),
+            chaos,
+            clock,
+            server,
+            job,
+            name,
+            store_watcher,
+            group_watcher,
+            api_watcher,
+            sink_watcher,
+            faults: Vec::new(),
+            life: Life::short(),
+            last: Standing::default(),
+            store_proxy,
+            target,
+        }
+    }
+
+    /// Whether the run has been as rough as planned, or is given up.
+    fn is_enough(&self) -> bool {
+        let planned = self.chaos.kills;
+        let kills = self.deaths();
+        let faults = self.chaos.planned();
+        let is_met = faults.iter().all(|(kind, least)| {
+            let struck = |fault: &&Fault| fault.effective && fault.kind == *kind;
+            self.faults.iter().filter(struck).count() as u64 >= *least
+        });
+        kills >= planned && (is_met || kills >= planned * 2)
+    }
+
+    /// How many lives have ended.
+    fn deaths(&self) -> u64 {
+        let cuts = [CUT_OF_STORE, CUT_OF_TARGET];
+        let deaths = self
+            .faults
+            .iter()
+            .filter(|fault| !cuts.contains(&fault.kind.as_str()));
+        deaths.count() as u64
+    }
+
+    /// Lets the server live until its time is over or it comes to its crash point, and starts it again.
+    fn die(&mut self) {
+        let has_crashed = (self.life.from_reading && self.crashes_before_it_reads())
+            || self.server.crashes_within(self.life.span);
+        let at = self.clock.now();
+        if !has_crashed {
+            self.server.kill();
+        }
+        // Nobody writes any more: this is what the dead server left.
+        let left = self.store.standing();
+        let kind = if has_crashed {
+            CRASHED
+        } else if left.epoch == self.last.epoch {
+            KILLED_BOOTING
+        } else if left.start.is_none() {
+            KILLED_RECOVERING
+        } else {
+            KILLED_RUNNING
+        };
+        let ends = self.writer.ends();
+        let is_uncovered = |(partition, end): (&i32, &i64)| left.newest.get(partition) < Some(end);
+        println!(
+            "{at} us, death {}: {kind}, epoch {}, {:?}",
+            self.deaths() + 1,
+            left.epoch,
+            self.life
+        );
+        let effective = ends.iter().any(is_uncovered);
+        self.note(at, kind, effective);
+        self.note_cuts(at);
+        self.last = left;
+        self.next_life();
+    }
+
+    /// Waits until the job reads, under an epoch that it had not before.
+    fn crashes_before_it_reads(&mut self) -> bool {
+        eventually("the job reads", SOON, || {
+            if self.server.crashes_within(Duration::from_millis(5)) {
+                return Ok(true);
+            }
+            let standing = self.store.standing();
+            let reads = standing.epoch > self.last.epoch && standing.start.is_some();
+            if reads {
+                Ok(false)
+            } else {
+                Err(format!("{standing:?}"))
+            }
+        })
+    }
+
+    fn note(&mut self, at: Micros, kind: &str, effective: bool) {
+        self.faults.push(Fault {
+            at,
+            healed: None,
+            kind: kind.to_owned(),
+            effective,
+        });
+    }
+
+    fn note_cuts(&mut self, at: Micros) {
+        let of_target = self.target.as_mut().map_or(0, Breaker::new_cuts);
+        let of_store = self.store_proxy.new_cuts();
+        for _ in 0..of_target {
+            self.note(at, CUT_OF_TARGET, true);
+        }
+        for _ in 0..of_store {
+            self.note(at, CUT_OF_STORE, true);
+        }
+    }
+
+    fn next_life(&mut self) {
+        self.life = Life::draw(&self.chaos, &mut self.random);
+        self.heal();
+        if let Some((fault, of_target)) = self.life.cut {
+            let target = self.target.as_ref().filter(|_| of_target);
+            target.unwrap_or(&self.store_proxy).proxy.arm(fault, 1);
+        }
+        match self.life.crash_at.clone() {
+            Some(point) => self.server.boot_to_crash(&point),
+            None => self.server.spawn(Output::Followed),
+        }
+    }
+
+    fn heal(&self) {
+        for breaker in [Some(&self.store_proxy), self.target.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            block_on(breaker.proxy.heal());
+        }
+    }
+
+    /// Lets everything come to rest, and collects the evidence.
+    fn finish(mut self) -> Run {
+        // The last life is given nothing to bear.
+        self.heal();
+        self.server.kill();
+        self.server.boot();
+        self.server.await_state(&self.job, "running");
+        if let Some(fault) = self.faults.last_mut() {
+            fault.healed = Some(self.clock.now());
+        }
+        let journal = self.writer.end();
+        let mut history = vec![Event::WriterEnded {
+            at: self.clock.now(),
+        }];
+        let ends = readable_ends(&journal);
+        // Twice as long as the oracle grants: it shall say what is late, not a wait.
+        eventually("a checkpoint covers everything", LIVENESS * 2, || {
+            let newest = self.store.standing().newest;
+            let behind = ends
+                .iter()
+                .any(|(partition, end)| newest.get(partition) < Some(end));
+            if behind {
+                Err(format!("{newest:?}, wanted {ends:?}"))
+            } else {
+                Ok(())
+            }
+        });
+        self.job.checkpoint();
+        history.push(Event::Counters(self.counters()));
+        self.job.stop();
+        self.store_watcher.await_another(1);
+        self.group_watcher.await_another(1);
+        self.api_watcher.await_another(3);
+        self.store_watcher.await_another(1);
+        if let Some(watcher) = &self.sink_watcher {
+            watcher.await_another(1);
+        }
+        history.push(self.residue());
+        history.extend(self.store_watcher.end());
+        history.extend(self.group_watcher.end());
+        history.extend(self.api_watcher.end());
+        history.extend(self.faults.into_iter().map(Event::Fault));
+        let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
+        let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
+        Run {
+            plan: plan(&self.chaos, &self.name),
+            journal,
+            rows,
+            looks,
+            history,
+        }
+    }
+
+    /// Ends the server, and says what it left behind in the databases.
+    fn residue(&mut self) -> Event {
+        let target = self.target.as_ref().map(|target| target.url.clone());
+        let urls: Vec<String> = [self.store_proxy.url.clone()]
+            .into_iter()
+            .chain(target)
+            .collect();
+        let mut found: Vec<String> = urls.iter().flat_map(|url| sessions(url, true)).collect();
+        self.server.terminate();
+        // Whatever the proxies still hold is not the server's.
+        let all = || urls.iter().flat_map(|url| sessions(url, false));
+        let gone = eventually("the sessions end", SOON, || {
+            let left: Vec<String> = all().collect();
+            if left.is_empty() {
+                Ok(left)
+            } else {
+                Err(format!("{left:?}"))
+            }
+        });
+        found.extend(gone);
+        Event::Residue {
+            at: self.clock.now(),
+            found,
+        }
+    }
+
+    /// What the last life says it has read. Nothing moves any more.
+    fn counters(&mut self) -> Counters {
+        let view = self.job.view();
+        let standing = self.store.standing();
+        let given = view["records"].as_u64().expect("a running job counts");
+        Counters {
+            at: self.clock.now(),
+            from: standing.start.expect("a running job has a start"),
+            to: standing.newest,
+            records_in: given,
+            out: given,
+            ..Counters::default()
+        }
+    }
+}
+
+/// Tells the server of the sink's target, and starts it again.
+fn connect(server: &mut TestServer, target: &str) {
+    let text = format!(
+        "{}[connections.{WAREHOUSE}]\ntype = \"postgres\"\nurl = \"{target}\"\n",
+        server.config()
+    );
+    server.write_config(&text);
+    server.terminate();
+    server.boot();
+}
+
+fn watch_sink(
+    server: &TestServer,
+    target: Option<&Breaker>,
+    sink: SinkKind,
+    clock: Clock,
+) -> Option<Watcher<Look>> {
+    const PACE: Duration = Duration::from_millis(400);
+    match (sink, target) {
+        (SinkKind::Log, _) => {
+            let mut of_log = LogReader::new(&server.log, clock);
+            Some(Watcher::start("the sink", PACE, move || of_log.look()))
+        }
+        (SinkKind::Postgres, Some(target)) => {
+            let mut of_table = TableReader::new(&target.url, clock);
+            Some(Watcher::start("the sink", PACE, move || of_table.look()))
+        }
+        (SinkKind::Postgres | SinkKind::Blackhole, _) => None,
+    }
+}
+
+fn rows(server: &TestServer, target: Option<&Breaker>, sink: SinkKind) -> Vec<Row> {
+    match (sink, target) {
+        (SinkKind::Log, _) => rows_of_log(&server.log),
+        (SinkKind::Postgres, Some(target)) => rows_of_table(&target.url),
+        (SinkKind::Postgres | SinkKind::Blackhole, _) => Vec::new(),
+    }
+}
+
+fn readable_ends(journal: &[Written]) -> Vector {
+    let mut ends = Vector::new();
+    for written in journal {
+        if let (Fate::Acked, Some(offset)) = (written.fate, written.offset) {
+            let end = ends.entry(written.p).or_default();
+            *end = (*end).max(offset + 1);
+        }
+    }
+    ends
+}
+
+fn plan(chaos: &Chaos, name: &str) -> Plan {
+    Plan {
+        run: name.to_owned(),
+        seed: chaos.seed,
+        guarantee: chaos.sink.guarantee(),
+        versions: BTreeMap::from([("handover".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        faults: chaos.planned(),
+        liveness_ms: u64::try_from(LIVENESS.as_millis()).expect("a short time"),
+        group_commits: true,
+        left_out: BTreeMap::new(),
+    }
+}
