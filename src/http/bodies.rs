@@ -444,18 +444,6 @@ mod tests {
             known(StopRequest::read(&odd).unwrap_err())
         );
         assert_eq!(
-            members::<RestartBody>(),
-            known(RestartRequest::read(&odd).unwrap_err())
-        );
-        assert_eq!(
-            members::<RestartStop>(),
-            known(RestartRequest::read(&json!({"stop": odd})).unwrap_err())
-        );
-        assert_eq!(
-            members::<SkipBody>(),
-            known(SkipRequest::read(&odd).unwrap_err())
-        );
-        assert_eq!(
             members::<ResetBody>(),
             known(
                 ResetRequest::read(&json!({"to": {"mode": "latest"}, "zzzzzzzzzzzzzzzzzzzz": 1}))
@@ -466,6 +454,18 @@ mod tests {
         assert_eq!(
             members::<ResetTarget>(),
             known(ResetRequest::read(&odd_target).unwrap_err())
+        );
+        assert_eq!(
+            members::<RestartBody>(),
+            known(RestartRequest::read(&odd).unwrap_err())
+        );
+        assert_eq!(
+            members::<RestartStop>(),
+            known(RestartRequest::read(&json!({"stop": odd})).unwrap_err())
+        );
+        assert_eq!(
+            members::<SkipBody>(),
+            known(SkipRequest::read(&odd).unwrap_err())
         );
         assert_eq!(
             members::<CheckpointBody>(),

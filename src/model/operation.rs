@@ -16,14 +16,14 @@ pub enum OperationKind {
     Stop,
     /// Take a checkpoint.
     Checkpoint,
-    /// Step over one record.
-    Skip,
-    /// Stop a job and start it again.
-    Restart,
     /// Move the consumer group.
     ResetOffsets,
     /// Delete a job.
     Delete,
+    /// Step over one record.
+    Skip,
+    /// Stop a job and start it again.
+    Restart,
 }
 
 /// How far an operation has come.

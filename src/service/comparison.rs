@@ -17,7 +17,7 @@ use crate::{
         job::{CommitToGroup, Isolation, JobSpec},
         job_status::LivePartition,
         offset::Offset,
-        resolver::LogBounds,
+        resolver::{LogBounds, SinkPosition, SinkProgress},
         subtask::owner,
         topic::{TopicId, TopicPartition},
         views::{
@@ -46,6 +46,17 @@ pub(crate) struct CheckpointFacts {
     pub(crate) group_commit: GroupCommit,
     pub(crate) phases: CheckpointPhases,
     pub(crate) positions: BTreeMap<TopicPartition, CheckpointPosition>,
+    pub(crate) sink_identity: String,
+}
+
+/// How far the sink has come, by its own word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SinkHolds {
+    /// Names the target.
+    pub(crate) identity: String,
+    pub(crate) progress: SinkProgress,
+    /// The newest checkpoint before which records had reached a sink.
+    pub(crate) newest_output: Option<CheckpointId>,
 }
 
 /// Whether there is a checkpoint, if that is known.
@@ -72,6 +83,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) group: Option<&'a BTreeMap<TopicPartition, GroupOffset>>,
     pub(crate) live: Option<&'a BTreeMap<TopicPartition, LivePartition>>,
     pub(crate) checkpoint: CheckpointSource<'a>,
+    /// `None` also for a sink that keeps no progress, and for another target than the checkpoint's.
+    pub(crate) sink: Option<&'a SinkHolds>,
 }
 
 /// Who wrote the note beside a group's offset.
@@ -130,6 +143,8 @@ impl Comparison<'_> {
         let group_committed = group.map(|group| group.offset);
         let divergence = self.divergence(stored, group);
         let mut flags = self.flags(partition, broker, stored);
+        let held = self.sink.and_then(|sink| sink.progress.get(partition));
+        flags.extend(self.disagreement_with_sink(partition, stored, held));
         if divergence
             .group_behind_checkpoint
             .is_some_and(|behind| behind < 0)
@@ -146,6 +161,7 @@ impl Comparison<'_> {
             position: lag(position),
             checkpoint: lag(checkpointed),
             group: lag(group_committed),
+            sink: lag(held.map(|held| held.next_offset)),
         };
         if skewed && !flags.contains(&Flag::BeyondLatest) {
             flags.push(Flag::Skewed);
@@ -165,8 +181,14 @@ impl Comparison<'_> {
             position,
             checkpointed,
             group_committed,
+            sink_committed: held.map(|held| held.next_offset),
             lag,
             divergence,
+            sink_ahead_of_checkpoint: held
+                .filter(|held| stored.is_some_and(|stored| stored.position_id == held.position_id))
+                .map(|held| held.next_offset)
+                .zip(checkpointed)
+                .map(|(held, checkpointed)| held.distance_from(checkpointed)),
             flags,
         }
     }
@@ -219,6 +241,38 @@ impl Comparison<'_> {
             (None, CheckpointSource::Unknown | CheckpointSource::Absent) => {}
         }
         flags
+    }
+
+    /// What a start would find, by the rules of the resolver, as far as one checkpoint and one answer of the sink tell it.
+    fn disagreement_with_sink(
+        &self,
+        partition: &TopicPartition,
+        stored: Option<&CheckpointPosition>,
+        held: Option<&SinkPosition>,
+    ) -> Option<Flag> {
+        let sink = self.sink?;
+        let stored = stored?;
+        let offset = stored.next_offset?;
+        let is_read = self
+            .spec
+            .source
+            .topics
+            .iter()
+            .any(|topic| **topic == *partition.topic);
+        if !is_read {
+            return None;
+        }
+        let Some(held) = held else {
+            let had_output = sink
+                .newest_output
+                .is_some_and(|newest| newest > stored.position_id);
+            return had_output.then_some(Flag::ProgressLost);
+        };
+        if held.position_id > stored.position_id {
+            return Some(Flag::StoreBehindSink);
+        }
+        let is_behind = held.position_id == stored.position_id && held.next_offset < offset;
+        is_behind.then_some(Flag::SinkBehindStore)
     }
 
     /// A checkpoint taken after the log's end was asked for may lie beyond it without meaning anything.
@@ -328,6 +382,7 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
         add(&mut totals.position_lag, partition.lag.position);
         add(&mut totals.checkpoint_lag, partition.lag.checkpoint);
         add(&mut totals.group_lag, partition.lag.group);
+        add(&mut totals.sink_lag, partition.lag.sink);
         add(
             &mut totals.group_behind_checkpoint,
             partition.divergence.group_behind_checkpoint,
@@ -398,6 +453,7 @@ mod tests {
                 error: None,
             },
             phases: CheckpointPhases::default(),
+            sink_identity: "orders-db".to_owned(),
             positions: BTreeMap::from([(
                 partition(),
                 CheckpointPosition {
@@ -444,6 +500,7 @@ mod tests {
             group: None,
             live: None,
             checkpoint: CheckpointSource::Absent,
+            sink: None,
         }
     }
 
@@ -755,6 +812,73 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::Skewed]);
+    }
+
+    #[test]
+    fn where_the_sink_stands_beside_the_checkpoint() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        // Checkpoint 9 says 50, decided by checkpoint 3.
+        let facts = checkpoint(9, 50, 3, GroupCommitStatus::Ok);
+        let brokers = brokers(0, 100, 100);
+        type Row = (
+            Option<(i64, i64)>,
+            Option<i64>,
+            Option<i64>,
+            Option<i64>,
+            Vec<Flag>,
+        );
+        let rows: Vec<Row> = vec![
+            (Some((50, 3)), None, Some(0), Some(50), vec![]),
+            (Some((60, 3)), Some(9), Some(10), Some(40), vec![]),
+            (
+                Some((40, 3)),
+                None,
+                Some(-10),
+                Some(60),
+                vec![Flag::SinkBehindStore],
+            ),
+            // It has not heard of the newer decision yet.
+            (Some((90, 2)), None, None, Some(10), vec![]),
+            (
+                Some((20, 4)),
+                None,
+                None,
+                Some(80),
+                vec![Flag::StoreBehindSink],
+            ),
+            (None, Some(3), None, None, vec![]),
+            (None, Some(4), None, None, vec![Flag::ProgressLost]),
+        ];
+        for (held, newest_output, ahead, lag, flags) in rows {
+            let row = format!("{held:?} {newest_output:?}");
+            let held = held.map(|(next_offset, position_id)| {
+                let position = SinkPosition {
+                    next_offset: offset(next_offset),
+                    position_id: CheckpointId(position_id),
+                };
+                (partition(), position)
+            });
+            let sink = SinkHolds {
+                identity: "orders-db".to_owned(),
+                progress: held.into_iter().collect(),
+                newest_output: newest_output.map(CheckpointId),
+            };
+            let view = compare(&Comparison {
+                brokers: Some(&brokers),
+                checkpoint: CheckpointSource::Known(&facts),
+                sink: Some(&sink),
+                ..comparison(&job, &spec)
+            });
+            let seen = &view[0];
+            assert_eq!(seen.sink_ahead_of_checkpoint, ahead, "{row}");
+            assert_eq!(
+                (seen.lag.sink, totals(&view, false).sink_lag),
+                (lag, lag),
+                "{row}"
+            );
+            assert_eq!(seen.flags, flags, "{row}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    comparison::{BrokerPartition, CheckpointFacts},
+    comparison::{BrokerPartition, CheckpointFacts, SinkHolds},
     connections::{Clusters, CurrentClusters},
     error::{Result, ServiceError},
     next_steps::RefusedStart,
@@ -273,6 +273,10 @@ pub(crate) struct JobFacts {
     /// The live positions as they were just before the brokers were asked, so that a lag is not measured to an older end.
     pub(crate) live: Option<LiveSnapshot>,
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
+    /// When the sink was asked last (when that began).
+    pub(crate) sink_asked_at: Option<Instant>,
+    /// What the sink said; `None` inside for one that keeps no progress.
+    pub(crate) sink: Source<Option<SinkHolds>>,
     pub(crate) window: HealthWindow,
     /// Partitions of the run that the brokers do not have any more, and since when that is known.
     pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
@@ -366,6 +370,8 @@ impl JobEntry {
                 members: None,
                 live: None,
                 checkpoint: Source::default(),
+                sink_asked_at: None,
+                sink: Source::default(),
                 window: HealthWindow::default(),
                 gone: None,
                 counters: Counters::default(),
@@ -523,6 +529,7 @@ impl From<StoredCheckpoint> for CheckpointFacts {
             group_commit: stored.group_commit,
             phases: stored.phases,
             positions: stored.positions,
+            sink_identity: stored.sink_identity,
         }
     }
 }

@@ -28,6 +28,7 @@ use super::{
     sink_progress::{self, make_sink},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
+        what_changed_outside,
     },
     stop_reports::{SinkEnd, claim},
 };
@@ -49,7 +50,7 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
         views::{CheckpointReport, Fence, RestartReport, StartReport, StopReport},
     },
@@ -124,13 +125,11 @@ struct Asked {
 }
 
 /// A sink that this server has claimed for a job, and what both say.
-struct Claimed {
+struct Claim {
     row: JobRow,
     install: InstallId,
     sink: Arc<dyn Sink>,
-    facts: SinkFacts,
-    /// A number that is larger than every one that the target knows.
-    seen: Option<CheckpointId>,
+    progress: SinkProgress,
 }
 
 /// A run that was stopped.
@@ -492,19 +491,19 @@ impl JobTask {
                 .await?)
         })
         .await?;
-        let claimed = self.claim_for_start(operation, &lease).await?;
-        let row = &claimed.row;
-        let (resolved, intent, cluster) =
-            self.decide(operation, asked, row, &claimed.facts).await?;
+        let claim = self.claim_sink(operation, &lease).await?;
+        let row = &claim.row;
+        let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
+        let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(row, &resolved)));
         }
-        let checkpoint_id = self.next_checkpoint_id(operation, claimed.seen).await?;
+        let checkpoint_id = self.next_checkpoint_id(operation, &claim.progress).await?;
         let checkpoint = start_checkpoint(
             &resolved,
             checkpoint_id,
             lease.epoch,
-            claimed.sink.identity(),
+            claim.sink.identity(),
             core.now(),
         );
         let record = StartRecord {
@@ -522,16 +521,12 @@ impl JobTask {
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claimed, lease, checkpoint, cluster).await;
+        self.spawn(claim, lease, checkpoint, cluster).await;
         Ok(report)
     }
 
     /// Reads the job, makes its sink and claims it.
-    async fn claim_for_start(
-        &self,
-        operation: Option<&Operation>,
-        lease: &JobLease,
-    ) -> Step<Claimed> {
+    async fn claim_sink(&self, operation: Option<&Operation>, lease: &JobLease) -> Step<Claim> {
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
         let row = self
@@ -552,6 +547,8 @@ impl JobTask {
                 Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
             })
             .await?;
+        // Before the new one: both may have one claim, and the last counts.
+        self.close_former_target(&row, install, &lease).await;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(
@@ -564,16 +561,11 @@ impl JobTask {
             })
             .await?;
         CrashPoint::SinkClaimed.reached();
-        self.close_former_target(&row, install, lease).await;
-        // Failed and forgotten ones included: an id that the target knows must never mean another decision.
-        let seen = progress.values().map(|sink| sink.position_id.next()).max();
-        let facts = sink_progress::claimed(&*sink, progress);
-        Ok(Claimed {
+        Ok(Claim {
             row,
             install,
             sink,
-            facts,
-            seen,
+            progress,
         })
     }
 
@@ -581,13 +573,15 @@ impl JobTask {
     async fn next_checkpoint_id(
         &self,
         operation: Option<&Operation>,
-        seen: Option<CheckpointId>,
+        progress: &SinkProgress,
     ) -> Step<CheckpointId> {
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
         self.insist(operation, "the checkpoint gets its number", || async {
             let next = core.store.next_checkpoint_id(job.uid).await?;
-            Ok(seen.map_or(next, |seen| seen.max(next)))
+            // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+            let seen = progress.values().map(|sink| sink.position_id.next()).max();
+            Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
         })
         .await
     }
@@ -692,13 +686,14 @@ impl JobTask {
             .pending_start
             .as_ref()
             .map(|pending| pending.id.as_str());
+        // A restart takes a checkpoint of its own before; what it asks for does not rest on it.
+        let is_restart = asked.is_some_and(|asked| asked.restarting.is_some());
         let newest = state.newest.as_ref();
-        let mut plan = plan;
-        if asked.is_some_and(|asked| asked.restarting.is_some()) {
-            // Its stop has taken a checkpoint and let the sink go on; what it asks for does not rest on them.
-            plan.forget_progress(newest, sink);
-        }
-        let changes = what_changed(&plan, row.generation, pending, newest, sink, &facts);
+        let changes = if is_restart {
+            what_changed_outside(&plan, row.generation, pending, &facts)
+        } else {
+            what_changed(&plan, row.generation, pending, newest, sink, &facts)
+        };
         if changes.is_empty() {
             return Ok((plan.resolved, intent, cluster));
         }
@@ -745,14 +740,14 @@ impl JobTask {
 
     async fn spawn(
         &mut self,
-        claimed: Claimed,
+        claim: Claim,
         lease: JobLease,
         start: Checkpoint,
         cluster: Arc<dyn KafkaCluster>,
     ) {
-        let Claimed {
+        let Claim {
             row, install, sink, ..
-        } = claimed;
+        } = claim;
         let core = &self.core;
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
@@ -1041,6 +1036,8 @@ impl JobTask {
             }
         }
         self.forget_run();
+        // Whoever waits for the stop sees its last checkpoint in every view.
+        refresh_checkpoint(&self.core, &self.job).await;
         Some(ended)
     }
 

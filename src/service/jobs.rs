@@ -80,6 +80,8 @@ pub(crate) fn compare_now(
             Some(None) => CheckpointSource::Absent,
             None => CheckpointSource::Unknown,
         },
+        // Asked only where somebody looks at it.
+        sink: None,
     })
 }
 

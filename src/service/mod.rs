@@ -255,41 +255,6 @@ impl Service {
         self.ask_stop(job, request, caller).await
     }
 
-    /// Asks for a restart: a stop and a start as one operation.
-    ///
-    /// # Errors
-    /// As [`Service::start`], and `plan-stale` at once for a plan that the stop's checkpoint would make stale.
-    pub async fn restart(
-        &self,
-        job: &JobName,
-        request: &RestartRequest,
-        caller: &Caller,
-    ) -> Result<Accepted> {
-        self.ask_restart(job, request, caller).await
-    }
-
-    /// Asks to step over the record that a job failed at.
-    ///
-    /// # Errors
-    /// `not-blocked-there`, `operation-in-progress`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
-    pub async fn skip(
-        &self,
-        job: &JobName,
-        request: &SkipRequest,
-        caller: &Caller,
-    ) -> Result<Accepted> {
-        self.ask_skip(job, request, caller).await
-    }
-
-    /// Says what a skip would do; the dry run of a skip.
-    ///
-    /// # Errors
-    /// `not-blocked-there`, `start-blocked`, `unknown-partition`, `job-not-found`, `kafka-unreachable`, `kafka-timeout`,
-    /// `sink-error`, `store-unreachable`.
-    pub async fn skip_plan(&self, job: &JobName, request: &SkipRequest) -> Result<SkipReport> {
-        self.plan_skip(job, request).await
-    }
-
     /// Asks for the consumer group to be moved. The job itself is not moved by it.
     ///
     /// # Errors
@@ -341,6 +306,41 @@ impl Service {
         confirm: Option<&str>,
     ) -> Result<DeleteReport> {
         self.plan_delete(job, request, confirm).await
+    }
+
+    /// Asks for a restart: a stop and a start as one operation.
+    ///
+    /// # Errors
+    /// As [`Service::start`], and `plan-stale` at once for a plan that the stop's checkpoint would make stale.
+    pub async fn restart(
+        &self,
+        job: &JobName,
+        request: &RestartRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_restart(job, request, caller).await
+    }
+
+    /// Asks to step over the record that a job failed at.
+    ///
+    /// # Errors
+    /// `not-blocked-there`, `operation-in-progress`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
+    pub async fn skip(
+        &self,
+        job: &JobName,
+        request: &SkipRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_skip(job, request, caller).await
+    }
+
+    /// Says what a skip would do; the dry run of a skip.
+    ///
+    /// # Errors
+    /// `not-blocked-there`, `start-blocked`, `unknown-partition`, `job-not-found`, `kafka-unreachable`, `kafka-timeout`,
+    /// `sink-error`, `store-unreachable`.
+    pub async fn skip_plan(&self, job: &JobName, request: &SkipRequest) -> Result<SkipReport> {
+        self.plan_skip(job, request).await
     }
 
     /// Asks for a checkpoint.

@@ -11,8 +11,9 @@ use tokio::{
 };
 
 use super::{
-    comparison::{BrokerPartition, CheckpointFacts},
+    comparison::{BrokerPartition, CheckpointFacts, SinkHolds},
     core::{Core, JobEntry, LiveSnapshot},
+    sink_progress::{self, make_sink},
 };
 use crate::{
     engine::{
@@ -24,6 +25,7 @@ use crate::{
         health::{HealthSample, PartitionSample},
         job::{Isolation, JobSpec},
         job_state::JobState,
+        sink_spec::SinkSpec,
         topic::TopicPartition,
         views::SourceStatus,
     },
@@ -309,6 +311,55 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
             asked_at,
         ),
     }
+}
+
+/// Asks the sink how far it has come, unless it was asked at most `reuse` before this call. Only for who looks at it: each
+/// answer is a connection to the target.
+pub(crate) async fn ask_sink(core: &Core, job: &JobEntry, reuse: Duration) {
+    let called = Instant::now();
+    let _one_at_a_time = job.measuring.lock().await;
+    let began = Instant::now();
+    let (spec, asked_before) = {
+        let facts = job.shared();
+        (facts.spec().sink.clone(), facts.sink_asked_at)
+    };
+    if asked_before.is_some_and(|asked| asked + reuse >= called) {
+        return;
+    }
+    let asked_at = core.now();
+    let answer = holds(core, job, &spec).await;
+    let now = core.now();
+    let mut facts = job.shared();
+    facts.sink_asked_at = Some(began);
+    match answer {
+        Ok(holds) => facts.sink.answered(holds, now),
+        Err((status, why)) => facts.sink.failed(status, why, asked_at),
+    }
+}
+
+async fn holds(core: &Core, job: &JobEntry, spec: &SinkSpec) -> Result<Option<SinkHolds>, Failed> {
+    let of_store = |error: &dyn std::fmt::Display| {
+        let why = format!("the store does not say whose progress to ask for: {error}");
+        (SourceStatus::Unreachable, why)
+    };
+    let install = core.install().await.map_err(|error| of_store(&error))?;
+    let sink = make_sink(core, spec, &job.name, (install, job.uid))
+        .map_err(|error| (SourceStatus::Error, error.detail))?;
+    let answer = sink_progress::ask(&*sink).await;
+    let progress = answer.map_err(|silent| (silent.status, silent.detail))?;
+    let Some(progress) = progress else {
+        return Ok(None);
+    };
+    let newest_output = match timeout(DEADLINE, core.store.newest_output(job.uid)).await {
+        Ok(Ok(newest)) => newest,
+        // Without it nothing is taken for lost.
+        Ok(Err(_)) | Err(_) => None,
+    };
+    Ok(Some(SinkHolds {
+        identity: sink.identity(),
+        progress,
+        newest_output,
+    }))
 }
 
 #[cfg(test)]

@@ -4,18 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Service,
-    comparison::{CheckpointSource, Comparison, compare, totals},
+    comparison::{CheckpointSource, Comparison, SinkHolds, compare, totals},
     core::{Core, JobEntry, JobFacts, Source},
     error::Result,
     jobs::{Standing, age_ms},
-    monitor::{REUSE, measure, refresh_checkpoint},
+    monitor::{REUSE, ask_sink, measure, refresh_checkpoint},
     queries::{OffsetsQuery, Only},
 };
 use crate::model::{
     ids::JobName,
     topic::TopicPartition,
     views::{
-        DivergenceCause, OffsetsView, PartitionOffsetsView, SourceStatus, SourceView, Sources,
+        DivergenceCause, Flag, OffsetsView, PartitionOffsetsView, SourceStatus, SourceView, Sources,
     },
 };
 
@@ -31,6 +31,8 @@ impl Service {
         measure(core, &job, reuse).await;
         // The checkpoint comes last: it is then never older than the group's offsets.
         refresh_checkpoint(core, &job).await;
+        // And the sink after it: a running job's sink would otherwise seem to be behind its checkpoint.
+        ask_sink(core, &job, reuse).await;
         let standing = Standing::take(core, &job);
         let (partitions, running, sources) = look(core, &job);
         let chosen: Vec<PartitionOffsetsView> = partitions
@@ -79,6 +81,14 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         Some(None) => CheckpointSource::Absent,
         None => CheckpointSource::Unknown,
     };
+    let holds = facts.sink.current().and_then(Option::as_ref);
+    // Progress in another target than the checkpoint's belongs to another time.
+    let is_other = |holds: &SinkHolds| match checkpoint {
+        CheckpointSource::Known(known) => {
+            !known.sink_identity.is_empty() && known.sink_identity != holds.identity
+        }
+        CheckpointSource::Unknown | CheckpointSource::Absent => false,
+    };
     let partitions = compare(&Comparison {
         job: &job.name,
         install: install.as_deref(),
@@ -88,6 +98,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         group: facts.group.current(),
         live: live.as_ref().map(|(partitions, _)| &**partitions),
         checkpoint,
+        sink: holds.filter(|holds| !is_other(holds)),
     });
     let unanswered = brokers.map(|brokers| {
         brokers
@@ -114,6 +125,17 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         brokers: SourceView {
             unanswered_partitions: unanswered,
             ..source(&facts.brokers, now)
+        },
+        sink: match facts.sink.current() {
+            Some(None) => SourceView {
+                because: Some("sink-keeps-no-progress".to_owned()),
+                ..SourceView::new(SourceStatus::Absent)
+            },
+            Some(Some(holds)) if is_other(holds) => SourceView {
+                because: Some("sink-changed".to_owned()),
+                ..SourceView::new(SourceStatus::Absent)
+            },
+            Some(Some(_)) | None => source(&facts.sink, now),
         },
     };
     (partitions, status.is_some(), sources)
@@ -169,10 +191,19 @@ fn is_notable(partition: &PartitionOffsetsView, only: Only) -> bool {
             let lag = partition.lag.position.or(partition.lag.checkpoint);
             lag.is_some_and(|lag| lag > 0)
         }
-        Only::Diverged => !matches!(
-            partition.divergence.cause,
-            DivergenceCause::None | DivergenceCause::NoCheckpoint | DivergenceCause::Unknown
-        ),
+        Only::Diverged => {
+            let group_differs = !matches!(
+                partition.divergence.cause,
+                DivergenceCause::None | DivergenceCause::NoCheckpoint | DivergenceCause::Unknown
+            );
+            let sink_differs = partition.flags.iter().any(|flag| {
+                matches!(
+                    flag,
+                    Flag::SinkBehindStore | Flag::StoreBehindSink | Flag::ProgressLost
+                )
+            });
+            group_differs || sink_differs
+        }
         Only::Flagged => !partition.flags.is_empty(),
     }
 }

@@ -243,11 +243,11 @@ impl Service {
             OperationKind::Start => "start",
             OperationKind::Stop => "stop",
             OperationKind::Checkpoint => "checkpoints",
-            OperationKind::Skip => "skip",
-            OperationKind::Restart => "restart",
             OperationKind::ResetOffsets => "reset-offsets",
             // Not used: a deletion takes no key, it can be repeated as it is.
             OperationKind::Delete => "delete",
+            OperationKind::Skip => "skip",
+            OperationKind::Restart => "restart",
         };
         let idempotency = caller.idempotency_key.as_ref().map(|key| IdempotencyKey {
             scope: format!("{} POST /jobs/{}/{path}", caller.requested_by, job.name),

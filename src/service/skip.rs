@@ -11,7 +11,8 @@ use super::{
     error::{Result, ServiceError},
     operations::accepted,
     queries::{Accepted, Caller},
-    start_plans::{Intent, StartQuestion, StartState, gather, sink_of},
+    sink_progress::{self, make_sink},
+    start_plans::{Intent, StartQuestion, StartState, gather},
 };
 use crate::{
     model::{
@@ -182,16 +183,18 @@ impl Service {
         let intent = Intent::automatic();
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;
-        let sink = sink_of(core, &row).await.map_err(|error| error.job(name))?;
-        let plain = StartRequest::auto();
-        let question = StartQuestion {
-            spec: &row.spec,
-            request: &plain,
-            intent: &intent,
-            state: &state,
-            sink: &sink,
-        };
+        let ids = (core.install().await?, row.uid);
+        let sink = make_sink(core, &row.spec.sink, name, ids)?;
         let resolved = timeout(FACTS_DEADLINE, async {
+            let progress = sink_progress::facts(sink.identity(), sink_progress::ask(&*sink).await);
+            let plain = StartRequest::auto();
+            let question = StartQuestion {
+                spec: &row.spec,
+                request: &plain,
+                intent: &intent,
+                state: &state,
+                sink: &progress,
+            };
             let facts = gather(&*cluster, &question, core.now()).await?;
             Ok::<_, ServiceError>(question.resolve(&facts))
         });
@@ -199,7 +202,7 @@ impl Service {
             ServiceError::new(
                 Code::KafkaTimeout,
                 format!(
-                    "Kafka did not say where {name} stands within {} s",
+                    "Kafka and the sink did not say where {name} stands within {} s",
                     FACTS_DEADLINE.as_secs()
                 ),
             )

@@ -120,10 +120,10 @@ pub struct OperationFilter {
 const CHANGES: [OperationKind; 6] = [
     OperationKind::Start,
     OperationKind::Stop,
-    OperationKind::Skip,
-    OperationKind::Restart,
     OperationKind::ResetOffsets,
     OperationKind::Delete,
+    OperationKind::Skip,
+    OperationKind::Restart,
 ];
 
 impl Store {
@@ -165,10 +165,10 @@ impl Store {
                         OperationKind::Checkpoint => CreateOperation::Joined(other),
                         OperationKind::Start
                         | OperationKind::Stop
-                        | OperationKind::Skip
-                        | OperationKind::Restart
                         | OperationKind::ResetOffsets
-                        | OperationKind::Delete => CreateOperation::Busy(other),
+                        | OperationKind::Delete
+                        | OperationKind::Skip
+                        | OperationKind::Restart => CreateOperation::Busy(other),
                     });
                 }
                 let operation = insert(connection, &new).await?;
@@ -439,10 +439,10 @@ async fn in_the_way(
         },
         OperationKind::Start
         | OperationKind::Stop
-        | OperationKind::Skip
-        | OperationKind::Restart
         | OperationKind::ResetOffsets
-        | OperationKind::Delete => Query {
+        | OperationKind::Delete
+        | OperationKind::Skip
+        | OperationKind::Restart => Query {
             kinds: words(&CHANGES)?,
             statuses: words(&[OperationStatus::Queued, OperationStatus::Running])?,
             ..Query::default()

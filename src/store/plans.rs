@@ -9,7 +9,7 @@ use super::{
 };
 use crate::model::{
     ids::{CheckpointId, JobUid, PlanId},
-    resolver::{ResolvedStart, RestorableState, SinkFacts},
+    resolver::ResolvedStart,
     start::StartRequest,
 };
 
@@ -32,19 +32,6 @@ pub struct StoredPlan {
     pub resolved: ResolvedStart,
     /// Until when it may be used.
     pub valid_until: DateTime<Utc>,
-}
-
-impl StoredPlan {
-    /// Takes the state and the sink as they are now for those that the plan was made from: for a start that does not rest on
-    /// them, after the job has gone on.
-    pub(crate) fn forget_progress(&mut self, newest: Option<&RestorableState>, sink: &SinkFacts) {
-        self.state = newest.map(|newest| newest.id);
-        let progress = sink.comparable_with(newest);
-        for planned in &mut self.resolved.partitions {
-            let now = progress.and_then(|progress| progress.get(&planned.topic_partition()));
-            planned.sink = now.copied();
-        }
-    }
 }
 
 impl Store {

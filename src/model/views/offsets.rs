@@ -36,7 +36,7 @@ pub struct OffsetsView {
     pub partitions: Vec<PartitionOffsetsView>,
 }
 
-/// The four places the numbers come from.
+/// The five places the numbers come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Sources {
     /// The running engine.
@@ -47,6 +47,8 @@ pub struct Sources {
     pub group: SourceView,
     /// The brokers' ends of the logs.
     pub brokers: SourceView,
+    /// The sink's own progress, where it keeps one.
+    pub sink: SourceView,
 }
 
 /// Whether a source answered.
@@ -55,7 +57,7 @@ pub struct Sources {
 pub enum SourceStatus {
     /// It answered.
     Ok,
-    /// There is nothing to ask: the job does not run, there is no checkpoint.
+    /// There is nothing to ask: the job does not run, there is no checkpoint, the sink keeps no progress.
     Absent,
     /// It did not answer in time.
     Timeout,
@@ -119,6 +121,8 @@ pub struct OffsetsTotals {
     pub checkpoint_lag: Option<i64>,
     /// From the group's offsets to the readable ends.
     pub group_lag: Option<i64>,
+    /// From where the sink stands to the readable ends.
+    pub sink_lag: Option<i64>,
     /// From the group's offsets to the checkpointed positions; negative where the group is ahead.
     pub group_behind_checkpoint: Option<i64>,
 }
@@ -148,10 +152,15 @@ pub struct PartitionOffsetsView {
     pub checkpointed: Option<Offset>,
     /// The group's committed offset.
     pub group_committed: Option<Offset>,
+    /// Where the sink stands, by its own word: everything before is in the target. `null` for a sink that keeps no progress.
+    pub sink_committed: Option<Offset>,
     /// The lags.
     pub lag: PartitionLag,
     /// How the group's offset differs from the checkpoint's.
     pub divergence: Divergence,
+    /// `sink_committed - checkpointed`: where a start would go on beyond the checkpoint; `null` unless both come from the same
+    /// decision about this partition's position.
+    pub sink_ahead_of_checkpoint: Option<i64>,
     /// What is notable.
     pub flags: Vec<Flag>,
 }
@@ -165,6 +174,8 @@ pub struct PartitionLag {
     pub checkpoint: Option<i64>,
     /// From the group's offset.
     pub group: Option<i64>,
+    /// From where the sink stands.
+    pub sink: Option<i64>,
 }
 
 /// How the group's committed offset differs from the checkpoint's.
@@ -225,6 +236,12 @@ pub enum Flag {
     NoLeader,
     /// The group's offset is ahead of the checkpoint.
     GroupAhead,
+    /// The sink holds less than the checkpoint says: its data was restored or deleted.
+    SinkBehindStore,
+    /// The sink knows a newer decision than the store: the store was restored.
+    StoreBehindSink,
+    /// The sink was written to and does not know any more how far it has come.
+    ProgressLost,
     /// The numbers were taken at different moments; a lag below zero is shown as 0.
     Skewed,
 }

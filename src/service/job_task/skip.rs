@@ -25,6 +25,7 @@ use crate::{
     service::{
         error::ServiceError,
         monitor::refresh_checkpoint,
+        sink_progress,
         skip::{judge_running, not_blocked_there, passed_report, position_in, skip_report},
         start_plans::start_checkpoint,
     },
@@ -117,9 +118,10 @@ impl JobTask {
 
     async fn work_out_skip(&mut self, operation: &Operation, request: &SkipRequest) -> Step<Ended> {
         let lease = self.own(Some(operation)).await?;
-        let claim = self.claim_for_start(Some(operation), &lease).await?;
+        let claim = self.claim_sink(Some(operation), &lease).await?;
+        let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
         let (resolved, _, cluster) = self
-            .decide(Some(operation), None, &claim.row, &claim.facts)
+            .decide(Some(operation), None, &claim.row, &sink)
             .await?;
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(&claim.row, &resolved)));
@@ -139,7 +141,9 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the record is read").await;
         let record = self.record_of(&claim.row, cluster, request).await;
-        let id = self.next_checkpoint_id(Some(operation), claim.seen).await?;
+        let id = self
+            .next_checkpoint_id(Some(operation), &claim.progress)
+            .await?;
         let identity = claim.sink.identity();
         let now = self.core.now();
         let mut checkpoint = start_checkpoint(&resolved, id, lease.epoch, identity, now);

@@ -17,12 +17,14 @@ mod parallelism;
 mod postgres;
 mod restart;
 mod shutdown;
+mod sink_progress;
 mod startup_mode_changes;
 mod startup_modes;
 mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod warehouse;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -313,6 +313,8 @@ pub(crate) struct PartitionRow {
     pub(crate) position: Option<i64>,
     pub(crate) checkpointed: Option<i64>,
     pub(crate) group_committed: Option<i64>,
+    pub(crate) sink_committed: Option<i64>,
+    pub(crate) sink_ahead_of_checkpoint: Option<i64>,
     pub(crate) lag: Lag,
     pub(crate) divergence: Divergence,
     pub(crate) flags: Vec<String>,

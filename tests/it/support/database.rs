@@ -65,6 +65,32 @@ impl Database {
         })
     }
 
+    /// The rows of a statement that is made by the test.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "tests look at the database behind the product's back"
+    )]
+    pub(crate) fn rows(&self, sql: &str) -> Vec<sqlx::postgres::PgRow> {
+        block_on(async {
+            let mut direct = PgConnection::connect(&self.url()).await.unwrap();
+            sqlx::query(AssertSqlSafe(sql.to_owned()))
+                .fetch_all(&mut direct)
+                .await
+                .unwrap_or_else(|error| panic!("{sql}: {error}"))
+        })
+    }
+
+    /// Runs statements behind the product's back.
+    pub(crate) fn run(&self, sql: &str) {
+        block_on(async {
+            let mut direct = PgConnection::connect(&self.url()).await.unwrap();
+            direct
+                .execute(AssertSqlSafe(sql.to_owned()))
+                .await
+                .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        });
+    }
+
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name

@@ -233,6 +233,11 @@ bootstrap_servers = "{}"
         std::thread::spawn(move || std::io::copy(&mut pipe, &mut written));
     }
 
+    /// The database of the server, if it has one of its own.
+    pub(crate) fn database(&self) -> &Database {
+        self._database.as_ref().expect("a database of its own")
+    }
+
     fn running(&mut self) -> &mut Running {
         self.process.as_mut().expect("the server runs")
     }
