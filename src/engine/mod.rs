@@ -45,8 +45,10 @@ mod job_handle;
 mod job_task;
 mod pending_positions;
 pub mod ports;
+mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
+pub use record_reader::{ReadRecord, read_records};

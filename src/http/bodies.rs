@@ -235,6 +235,69 @@ described! {
         reason: Option<String>,
     }
 
+    /// How to restart: where to begin again, as in a start, and how to stop before.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct RestartBody {
+        /// From where: a pending one-shot start, the newest checkpoint or the startup mode (`auto`), or as said.
+        #[schema(default = "auto", inline)]
+        from: Option<StartWord>,
+        /// With `from: checkpoint`: its number; the newest completed one if it is left out.
+        checkpoint: Option<i64>,
+        /// With `from: timestamp`: the instant, RFC 3339 with an explicit offset.
+        #[schema(value_type = Option<String>, format = DateTime, examples("2026-11-28T02:00:00+01:00"))]
+        timestamp: Option<String>,
+        /// With `from: ago`: how long ago.
+        #[schema(inline)]
+        duration: Option<HumanDuration>,
+        /// With `from: specific-offsets`: topic to partition to next offset to read.
+        offsets: Option<BTreeMap<String, BTreeMap<String, i64>>>,
+        /// With `from: shift`: by how many offsets; negative reads again.
+        by: Option<i64>,
+        /// Which partitions `from` moves: topic to partition numbers. The others keep their checkpointed positions.
+        partitions: Option<BTreeMap<String, Vec<i32>>>,
+        /// A plan that was looked at: the start uses exactly its numbers. While the job runs only a plan of `from` for all
+        /// partitions can hold, because the stop takes another checkpoint.
+        plan: Option<String>,
+        /// Overrides the spec's `on_out_of_range` for this start.
+        #[schema(inline)]
+        on_out_of_range: Option<PositionPolicy>,
+        /// Overrides the spec's `on_missing_group_offset` for this start.
+        #[schema(inline)]
+        on_missing_group_offset: Option<PositionPolicy>,
+        /// Overrides the spec's `on_topic_recreated` for this start.
+        #[schema(inline)]
+        on_topic_recreated: Option<PositionPolicy>,
+        /// How to stop before; as the body of a stop.
+        stop: Option<RestartStop>,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
+    /// How a restart stops.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct RestartStop {
+        /// How the last checkpoint is treated.
+        #[schema(default = "best-effort", inline)]
+        checkpoint: Option<StopCheckpoint>,
+        /// How long the checkpoint may take, up to `10m`.
+        #[schema(default = "30s", inline)]
+        timeout: Option<HumanDuration>,
+    }
+
+    /// Which record to step over.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct SkipBody {
+        /// The record's topic.
+        topic: String,
+        /// Its partition.
+        partition: i32,
+        /// Its own offset, as the job's failure names it.
+        #[schema(minimum = 0)]
+        offset: i64,
+        /// Why, for the history.
+        reason: Option<String>,
+    }
+
     /// How to take a checkpoint.
     #[serde(deny_unknown_fields)]
     pub(super) struct CheckpointBody {
@@ -344,7 +407,8 @@ mod tests {
         ids::JobName,
         job::{CheckpointSpec, JobSpec, SourceSpec},
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
-        start::{CheckpointRequest, StartRequest, StopRequest},
+        skip::SkipRequest,
+        start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     };
 
     fn members<T: PartialSchema>() -> BTreeSet<String> {
@@ -390,6 +454,18 @@ mod tests {
         assert_eq!(
             members::<ResetTarget>(),
             known(ResetRequest::read(&odd_target).unwrap_err())
+        );
+        assert_eq!(
+            members::<RestartBody>(),
+            known(RestartRequest::read(&odd).unwrap_err())
+        );
+        assert_eq!(
+            members::<RestartStop>(),
+            known(RestartRequest::read(&json!({"stop": odd})).unwrap_err())
+        );
+        assert_eq!(
+            members::<SkipBody>(),
+            known(SkipRequest::read(&odd).unwrap_err())
         );
         assert_eq!(
             members::<CheckpointBody>(),

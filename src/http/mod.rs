@@ -31,8 +31,10 @@ mod openapi;
 mod operations;
 mod problem;
 mod problem_pages;
+mod records;
 mod reset_offsets;
 mod serve;
+mod skip;
 mod specs;
 mod start_stop;
 mod startup_mode;
@@ -108,6 +110,9 @@ where
         .routes(routes!(start_stop::get_start_plan))
         .routes(routes!(start_stop::start_job))
         .routes(routes!(start_stop::stop_job))
+        .routes(routes!(start_stop::restart_job))
+        .routes(routes!(skip::skip_record))
+        .routes(routes!(records::look_at_records))
         .routes(routes!(
             checkpoints::list_checkpoints,
             checkpoints::trigger_checkpoint

@@ -9,7 +9,7 @@ use axum::{
 };
 
 use super::{
-    bodies::{StartBody, StopBody},
+    bodies::{RestartBody, StartBody, StopBody},
     context::Context,
     extract::{AcceptsJson, CalledBy, JobPath, Query},
     json_body::OptionalJsonBody,
@@ -22,7 +22,7 @@ use crate::{
     model::{
         code::Code,
         operation::Operation,
-        start::{StartRequest, StopRequest},
+        start::{RestartRequest, StartRequest, StopRequest},
         views::StartPlanView,
     },
     service::Service,
@@ -31,6 +31,7 @@ use crate::{
 problems!(PlanProblems: JobNotFound, CheckpointNotFound, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, KafkaTimeout);
 problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
 problems!(StopProblems: UnknownMember, JobNotFound, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
+problems!(RestartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, CheckpointFailed, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, CheckpointTimeout, KafkaTimeout);
 
 /// Show where a start would begin
 ///
@@ -134,5 +135,54 @@ pub(super) async fn stop_job(
     let request =
         StopRequest::read(&body).map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
     let taken_on = service.stop(&job, &request, &caller).await?;
+    accepted(taken_on, wait, &service, &context).await
+}
+
+/// Restart the job
+///
+/// Stops and starts as one operation: with a last checkpoint, then from it or as `from` says. Changes of the spec that wait
+/// for a start count from then on. A job that does not run is started. A restart that is under way is joined by a second one
+/// that asks for the same.
+///
+/// A job that was running does not end up stopped: if the start is refused (`start-blocked`, `plan-stale` ...) the operation
+/// fails, and the server starts the job again by itself from its newest checkpoint, which is the one of the stop. If a
+/// `required` checkpoint fails, the job was not stopped at all. A job that did not run is left as it was.
+#[utoipa::path(
+    post, path = "/api/v1/jobs/{job}/restart", operation_id = "restartJob", tag = "start and stop",
+    params(
+        ("job" = String, Path, description = "The job's name", example = "orders"),
+        WaitQuery, DryRunQuery,
+        ("Prefer" = Option<String>, Header, description = "`wait=30` means `?wait=30s`"),
+        ("Handover-Reason" = Option<String>, Header, description = "Why, for the history"),
+    ),
+    request_body(content = Option<RestartBody>, description = "Where to begin and how to stop; an empty body means `{}`", content_type = "application/json",
+        examples(("bare" = (value = json!({}))), ("replay" = (value = json!({"from": "timestamp", "timestamp": "2026-11-28T02:00:00+01:00", "stop": {"checkpoint": "required"}, "reason": "INC-4711"}))))),
+    responses(
+        (status = 200, description = "With `wait`: restarted. With `dry_run`: the plan of the start as of now, nothing was stopped", body = StartAnswer),
+        (status = 202, description = "Taken on; follow the operation", body = Operation, headers(("Location" = String, description = "The operation"))),
+        RestartProblems
+    ),
+)]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each one reads a part of the request"
+)]
+pub(super) async fn restart_job(
+    State(service): State<Service>,
+    State(context): State<Arc<Context>>,
+    _: AcceptsJson,
+    CalledBy(caller): CalledBy,
+    JobPath(job): JobPath,
+    wait: Wait,
+    Query(query): Query<DryRunQuery>,
+    OptionalJsonBody(body): OptionalJsonBody,
+) -> Result<Response, Problem> {
+    let request = RestartRequest::read(&body)
+        .map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
+    if query.dry_run {
+        let plan = service.start_plan(&job, &request.start).await?;
+        return Ok(Json(&plan).into_response());
+    }
+    let taken_on = service.restart(&job, &request, &caller).await?;
     accepted(taken_on, wait, &service, &context).await
 }

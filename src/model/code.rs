@@ -64,6 +64,7 @@ codes! {
     JobNotFound = "job-not-found", 404, "There is no job of this name", "List the jobs: GET /api/v1/jobs.";
     CheckpointNotFound = "checkpoint-not-found", 404, "The job has no such checkpoint", "List them: GET /api/v1/jobs/{job}/checkpoints.";
     OperationNotFound = "operation-not-found", 404, "There is no such operation", "List them: GET /api/v1/operations?job={job}. Operations are kept for 30 days.";
+    RecordNotFound = "record-not-found", 404, "There is no record at this offset", "A transaction's marker, or compacted away: the answer names the next record if there is one.";
     MethodNotAllowed = "method-not-allowed", 405, "The path does not take this method", "The Allow header names the methods.";
     NotAcceptable = "not-acceptable", 406, "The resource has no such representation", "Accept application/json.";
     RequestTimeout = "request-timeout", 408, "The body did not arrive in time", "Send the whole body within 30 seconds.";
@@ -71,6 +72,7 @@ codes! {
     UnsupportedMediaType = "unsupported-media-type", 415, "The body's media type is not taken here", "Send Content-Type: application/json.";
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
+    NotBlockedThere = "not-blocked-there", 409, "The job is not blocked at this record", "GET /api/v1/jobs/{job}: its failure names the record. Only this one can be skipped.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
     JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
@@ -104,7 +106,7 @@ codes! {
     KafkaTimeout = "kafka-timeout", 504, "Kafka did not answer in time", "Ask again; look at the brokers.";
     LagGrowing = "lag-growing", 409, "The job reads slower than the topic is written", "Raise parallelism up to the number of partitions, or make the sink faster.";
     Stalled = "stalled", 409, "There are unread records and the position does not move", "Look at the sink and at the broker of the partitions named.";
-    BlockedOnRecord = "blocked-on-record", 409, "A record cannot be processed", "The failure names topic, partition and offset. Mend the record's reader, or start behind it.";
+    BlockedOnRecord = "blocked-on-record", 409, "A record cannot be processed", "The failure names topic, partition and offset. Mend the cause and start again, or leave exactly this record out: POST /api/v1/jobs/{job}/skip.";
     HeldByTransaction = "held-by-transaction", 409, "An open transaction holds the readers back", "Find its producer with kafka-transactions.sh find-hanging.";
     BelowEarliest = "below-earliest", 409, "The position lies before the log's beginning", "The records in between are gone. Choose on_out_of_range: earliest or latest.";
     BeyondLatest = "beyond-latest", 409, "The position lies beyond the log's end", "The log was cut or the topic recreated. Choose on_out_of_range: earliest or latest.";

@@ -23,6 +23,7 @@ pub mod reader;
 pub mod record;
 pub mod resolver;
 pub mod sink_spec;
+pub mod skip;
 pub mod start;
 pub mod startup_mode;
 pub mod subtask;

@@ -20,6 +20,10 @@ pub enum OperationKind {
     ResetOffsets,
     /// Delete a job.
     Delete,
+    /// Step over one record.
+    Skip,
+    /// Stop a job and start it again.
+    Restart,
 }
 
 /// How far an operation has come.

@@ -178,13 +178,14 @@ impl StartRequest {
     /// All faults at once.
     pub fn read(value: &Value) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
-        let request = Self::read_into(value, &mut errors);
+        let mut reader = ObjectReader::open(value, "", &mut errors);
+        let request = Self::read_from(&mut reader);
+        reader.finish();
         request.filter(|_| errors.is_empty()).ok_or(errors)
     }
 
-    fn read_into(value: &Value, errors: &mut Vec<FieldError>) -> Option<Self> {
-        let mut reader = ObjectReader::open(value, "", errors);
-        let from = read_from(&mut reader);
+    fn read_from(reader: &mut ObjectReader<'_>) -> Option<Self> {
+        let from = read_from(reader);
         let partitions: Option<PartitionsByTopic> = reader.optional("partitions");
         if partitions
             .as_ref()
@@ -227,7 +228,6 @@ impl StartRequest {
                 }
             }
         }
-        reader.finish();
         Some(request)
     }
 }
@@ -331,18 +331,65 @@ impl StopRequest {
         let mut errors = Vec::new();
         let mut reader = ObjectReader::open(value, "", &mut errors);
         let request = Self {
-            checkpoint: reader.or("checkpoint", StopCheckpoint::BestEffort),
-            timeout: reader.or("timeout", HumanDuration::from_secs(30)),
             reason: reader.optional("reason"),
+            ..Self::read_from(&mut reader)
         };
-        if request.timeout.as_millis() > 600_000 || request.timeout.as_millis() < 1 {
-            reader.fault("timeout", "must lie between 1ms and 10m");
-        }
         reader.finish();
         if errors.is_empty() {
             Ok(request)
         } else {
             Err(errors)
+        }
+    }
+
+    fn read_from(reader: &mut ObjectReader<'_>) -> Self {
+        let request = Self {
+            checkpoint: reader.or("checkpoint", StopCheckpoint::BestEffort),
+            timeout: reader.or("timeout", HumanDuration::from_secs(30)),
+            reason: None,
+        };
+        if request.timeout.as_millis() > 600_000 || request.timeout.as_millis() < 1 {
+            reader.fault("timeout", "must lie between 1ms and 10m");
+        }
+        request
+    }
+}
+
+/// The body of a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RestartRequest {
+    /// Where it begins again.
+    #[serde(flatten)]
+    pub start: StartRequest,
+    /// How it stops before.
+    pub stop: StopRequest,
+}
+
+impl RestartRequest {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// All faults at once.
+    pub fn read(value: &Value) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        let mut reader = ObjectReader::open(value, "", &mut errors);
+        let start = StartRequest::read_from(&mut reader);
+        let stop = match reader.object("stop") {
+            Some(mut stop) => {
+                let request = StopRequest::read_from(&mut stop);
+                stop.finish();
+                request
+            }
+            None => StopRequest {
+                checkpoint: StopCheckpoint::BestEffort,
+                timeout: HumanDuration::from_secs(30),
+                reason: None,
+            },
+        };
+        reader.finish();
+        match start {
+            Some(start) if errors.is_empty() => Ok(Self { start, stop }),
+            _ => Err(errors),
         }
     }
 }
@@ -408,6 +455,35 @@ mod tests {
             let again: StartRequest =
                 serde_json::from_value(serde_json::to_value(&request).unwrap()).unwrap();
             assert_eq!(again, request, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_restart_is_a_start_and_says_how_to_stop() {
+        let value = json!({
+            "from": "checkpoint", "checkpoint": 7, "reason": "INC-4711",
+            "stop": {"checkpoint": "required", "timeout": "60s"},
+        });
+        let request = RestartRequest::read(&value).unwrap();
+        assert_eq!(request.stop.checkpoint, StopCheckpoint::Required);
+        let start = json!({"from": "checkpoint", "checkpoint": 7, "reason": "INC-4711"});
+        assert_eq!(request.start, StartRequest::read(&start).unwrap());
+        let stored: RestartRequest = serde_json::from_value(json!(request)).unwrap();
+        assert_eq!(stored, request);
+        let bare = RestartRequest::read(&json!({})).unwrap();
+        assert_eq!(bare.start, StartRequest::auto());
+        assert_eq!(bare.stop, StopRequest::read(&json!({})).unwrap());
+        for (value, pointer) in [
+            (json!({"from": "shift"}), "/by"),
+            (json!({"stop": {"timeout": "1h"}}), "/stop/timeout"),
+            (json!({"stop": {"reason": "x"}}), "/stop/reason"),
+            (json!({"timeout": "30s"}), "/timeout"),
+        ] {
+            let errors = RestartRequest::read(&value).unwrap_err();
+            assert!(
+                errors.iter().any(|error| error.pointer == pointer),
+                "{value}: {errors:?}"
+            );
         }
     }
 

@@ -6,6 +6,8 @@
 
 mod delete;
 mod reset;
+mod restart;
+mod skip;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
@@ -26,9 +28,12 @@ use super::{
     sink_progress::{self, make_sink},
     start_plans::{
         Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
+        what_changed_outside,
     },
     stop_reports::{SinkEnd, claim},
 };
+pub(crate) use restart::StoredRestart;
+
 use crate::{
     crash_point::CrashPoint,
     engine::{
@@ -38,16 +43,16 @@ use crate::{
         ports::{CheckpointStore, JobLease, KafkaCluster, Sink},
     },
     model::{
-        checkpoint::CheckpointKind,
+        checkpoint::Checkpoint,
         code::Code,
         health::HealthWindow,
-        ids::{CheckpointId, InstallId},
+        ids::{CheckpointId, InstallId, OperationId},
         job_state::{DesiredState, JobState},
         job_status::{JobFailure, Waiting},
         operation::{Operation, OperationKind, OperationStatus},
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
-        views::{CheckpointReport, Fence, StartReport, StopReport},
+        views::{CheckpointReport, Fence, RestartReport, StartReport, StopReport},
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
@@ -68,6 +73,9 @@ const CLAIM_DEADLINE: Duration = Duration::from_secs(60);
 /// Kept of a shutdown's time for the store, after the last checkpoint.
 const SETTLE_RESERVE: Duration = Duration::from_secs(3);
 
+/// The step of a start whose positions are stored: whoever takes it up from there goes on from them and moves nothing twice.
+const STORED: &str = "the positions are stored and the job begins";
+
 /// See the module.
 pub(crate) struct JobTask {
     core: Arc<Core>,
@@ -87,6 +95,8 @@ pub(crate) struct JobTask {
     /// When the run began.
     run_since: Instant,
     start_at: Instant,
+    /// The stop of the restart that is being carried out, while its start is not done.
+    stopped_for: Option<(OperationId, Option<StopReport>)>,
 }
 
 /// What there is to do.
@@ -95,6 +105,8 @@ enum Work {
     Ended(JobEnd),
     Start(Box<Asked>),
     Stop(Box<Operation>, StopRequest),
+    Restart(Box<Operation>, Value),
+    Skip(Box<Operation>, Value),
     /// The job should run and does not.
     AutoStart,
     /// The job should not run, and its dead owner left it half-way.
@@ -108,6 +120,23 @@ enum Work {
 struct Asked {
     operation: Operation,
     request: StartRequest,
+    /// Set for the second half of a restart.
+    restarting: Option<restart::Restarting>,
+}
+
+/// A sink that this server has claimed for a job, and what both say.
+struct Claim {
+    row: JobRow,
+    install: InstallId,
+    sink: Arc<dyn Sink>,
+    progress: SinkProgress,
+}
+
+/// A run that was stopped.
+struct EndedRun {
+    report: Option<StopReport>,
+    /// What it would have failed with at that moment.
+    blocked: Option<JobFailure>,
 }
 
 /// Why a step did not succeed.
@@ -191,6 +220,7 @@ impl JobTask {
             restarts: 0,
             run_since: Instant::now(),
             start_at: Instant::now(),
+            stopped_for: None,
         }
     }
 
@@ -202,6 +232,8 @@ impl JobTask {
                 Work::Ended(end) => self.run_ended(end).await,
                 Work::Start(asked) => self.start(Some(&asked)).await,
                 Work::Stop(operation, request) => self.stop(&operation, &request).await,
+                Work::Restart(operation, request) => self.restart_job(*operation, &request).await,
+                Work::Skip(operation, request) => self.skip(&operation, &request).await,
                 Work::AutoStart => self.start(None).await,
                 Work::Settle => self.settle_leftovers().await,
                 Work::ResetOffsets(operation, request) => {
@@ -289,14 +321,22 @@ impl JobTask {
                     ));
                 }
                 // One that was tried already waits out its pause.
-                OperationKind::Start
-                    if work.is_none()
-                        && (operation.status == OperationStatus::Queued
-                            || Instant::now() >= self.start_at) =>
-                {
+                OperationKind::Start | OperationKind::Restart | OperationKind::Skip
+                    if work.is_some()
+                        || (operation.status == OperationStatus::Running
+                            && Instant::now() < self.start_at) => {}
+                OperationKind::Restart => {
+                    work = Some(Work::Restart(Box::new(operation), request));
+                }
+                OperationKind::Skip => work = Some(Work::Skip(Box::new(operation), request)),
+                OperationKind::Start => {
                     match StartRequest::read(&request) {
                         Ok(request) => {
-                            work = Some(Work::Start(Box::new(Asked { operation, request })));
+                            work = Some(Work::Start(Box::new(Asked {
+                                operation,
+                                request,
+                                restarting: None,
+                            })));
                         }
                         // Another version wrote it. To start somewhere else instead would be worse than not to start.
                         Err(faults) => {
@@ -307,7 +347,6 @@ impl JobTask {
                         }
                     }
                 }
-                OperationKind::Start => {}
                 OperationKind::ResetOffsets => {
                     work = Some(Work::ResetOffsets(Box::new(operation), request));
                 }
@@ -404,10 +443,17 @@ impl JobTask {
             Ok(report) => {
                 self.run_since = Instant::now();
                 if let Some(asked) = asked {
+                    let result = match &asked.restarting {
+                        None => json!(report),
+                        Some(restarting) => json!(RestartReport {
+                            stop: restarting.stop.clone(),
+                            start: report,
+                        }),
+                    };
                     let outcome = OperationOutcome::Succeeded {
                         changed: true,
                         step: "the job runs".to_owned(),
-                        result: json!(report),
+                        result,
                     };
                     self.finish(&asked.operation, &outcome).await;
                 }
@@ -432,8 +478,55 @@ impl JobTask {
     }
 
     async fn try_start(&mut self, asked: Option<&Asked>) -> Step<StartReport> {
-        let operation = asked.map(|asked| &asked.operation);
+        // Once the positions are stored the step says so, and stays.
+        let operation = asked
+            .map(|asked| &asked.operation)
+            .filter(|operation| operation.step != STORED);
         let lease = self.own(operation).await?;
+        let core = Arc::clone(&self.core);
+        self.insist(operation, "the state is noted", || async {
+            Ok(core
+                .store
+                .set_state(&lease, JobState::Starting, None)
+                .await?)
+        })
+        .await?;
+        let claim = self.claim_sink(operation, &lease).await?;
+        let row = &claim.row;
+        let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
+        let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        if !resolved.blockers.is_empty() {
+            return Err(Trouble::Refused(start_blocked(row, &resolved)));
+        }
+        let checkpoint_id = self.next_checkpoint_id(operation, &claim.progress).await?;
+        let checkpoint = start_checkpoint(
+            &resolved,
+            checkpoint_id,
+            lease.epoch,
+            claim.sink.identity(),
+            core.now(),
+        );
+        let record = StartRecord {
+            generation: row.generation,
+            spec: row.spec.clone(),
+            consumed_pending: intent.consumes,
+            set_aside: resolved.sets_state_aside(),
+            operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
+        };
+        self.insist(operation, "the positions are stored", || async {
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
+        })
+        .await?;
+        let report = report_of(&resolved, checkpoint.id);
+        self.spawn(claim, lease, checkpoint, cluster).await;
+        Ok(report)
+    }
+
+    /// Reads the job, makes its sink and claims it.
+    async fn claim_sink(&self, operation: Option<&Operation>, lease: &JobLease) -> Step<Claim> {
         let core = Arc::clone(&self.core);
         let job = Arc::clone(&self.job);
         let row = self
@@ -442,13 +535,6 @@ impl JobTask {
                 row.ok_or_else(|| Trouble::Refused(ServiceError::no_such_job(&job.name)))
             })
             .await?;
-        self.insist(operation, "the state is noted", || async {
-            Ok(core
-                .store
-                .set_state(&lease, JobState::Starting, None)
-                .await?)
-        })
-        .await?;
         let install = self
             .insist(operation, "the installation is read", || async {
                 Ok(core.install().await?)
@@ -475,43 +561,29 @@ impl JobTask {
             })
             .await?;
         CrashPoint::SinkClaimed.reached();
-        // Failed and forgotten ones included: an id that the target knows must never mean another decision.
-        let seen = progress.values().map(|sink| sink.position_id.next()).max();
-        let facts = sink_progress::claimed(&*sink, progress);
-        let (resolved, intent, cluster) = self.decide(asked, &row, &facts).await?;
-        if !resolved.blockers.is_empty() {
-            return Err(Trouble::Refused(start_blocked(&row, &resolved)));
-        }
-        let checkpoint_id = self
-            .insist(operation, "the checkpoint gets its number", || async {
-                let next = core.store.next_checkpoint_id(job.uid).await?;
-                Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
-            })
-            .await?;
-        let checkpoint = start_checkpoint(
-            &resolved,
-            checkpoint_id,
-            lease.epoch,
-            sink.identity(),
-            core.now(),
-        );
-        let record = StartRecord {
-            generation: row.generation,
-            spec: row.spec.clone(),
-            consumed_pending: intent.consumes,
-            set_aside: resolved.sets_state_aside(),
-        };
-        self.insist(operation, "the positions are stored", || async {
-            CrashPoint::BeforeStartStored.reached();
-            core.store.store_start(&lease, &checkpoint, &record).await?;
-            CrashPoint::StartStored.reached();
-            Ok(())
+        Ok(Claim {
+            row,
+            install,
+            sink,
+            progress,
         })
-        .await?;
-        let report = report_of(&resolved, checkpoint.id);
-        self.spawn(&row, install, lease, checkpoint, sink, cluster)
-            .await?;
-        Ok(report)
+    }
+
+    /// Larger than every number that the store or the sink has seen.
+    async fn next_checkpoint_id(
+        &self,
+        operation: Option<&Operation>,
+        progress: &SinkProgress,
+    ) -> Step<CheckpointId> {
+        let core = Arc::clone(&self.core);
+        let job = Arc::clone(&self.job);
+        self.insist(operation, "the checkpoint gets its number", || async {
+            let next = core.store.next_checkpoint_id(job.uid).await?;
+            // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+            let seen = progress.values().map(|sink| sink.position_id.next()).max();
+            Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
+        })
+        .await
     }
 
     /// A dead owner may still write to the target that the spec named before. It is kept out there, too, but that target may be
@@ -561,16 +633,20 @@ impl JobTask {
     }
 
     /// Works out where every partition begins, or takes the numbers of the plan that was looked at. Answers the cluster that was
-    /// asked too: the run reads from no other.
+    /// asked too: the run reads from no other. Without a request it is what the server itself would do.
     async fn decide(
         &self,
+        operation: Option<&Operation>,
         asked: Option<&Asked>,
         row: &JobRow,
         sink: &SinkFacts,
     ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
-        let operation = asked.map(|asked| &asked.operation);
+        let done_before = asked.is_some_and(|asked| asked.operation.step == STORED);
         let core = &self.core;
-        let plan = self.plan_of(asked).await?;
+        let plan = match asked {
+            Some(asked) if !done_before => self.plan_of(asked).await?,
+            Some(_) | None => None,
+        };
         let plain = StartRequest::auto();
         let of_plan = plan.as_ref().map(|plan| plan.request.clone());
         let request = match (asked, &of_plan) {
@@ -582,18 +658,6 @@ impl JobTask {
             Some(_) => Intent::of_operator(request, row.pending_start.as_ref()),
             None => Intent::automatic(),
         };
-        let newest = self
-            .insist(operation, "the newest checkpoint is read", || async {
-                Ok(core.store.latest_checkpoint(row.uid).await?)
-            })
-            .await?;
-        let done_before = asked.is_some_and(|asked| {
-            newest.as_ref().is_some_and(|newest| {
-                newest.kind == CheckpointKind::Start
-                    && asked.operation.status == OperationStatus::Running
-                    && newest.started_at >= asked.operation.created_at
-            })
-        });
         if done_before {
             // The server died after it had stored the positions: go on from them, and do not move anything twice.
             intent = Intent {
@@ -614,7 +678,6 @@ impl JobTask {
             sink,
         };
         let (facts, cluster) = self.facts(operation, &question).await?;
-        let plan = plan.filter(|_| !done_before);
         let Some(plan) = plan else {
             let resolved = question.resolve(&facts);
             return Ok((resolved, intent, cluster));
@@ -623,17 +686,22 @@ impl JobTask {
             .pending_start
             .as_ref()
             .map(|pending| pending.id.as_str());
+        // A restart takes a checkpoint of its own before; what it asks for does not rest on it.
+        let is_restart = asked.is_some_and(|asked| asked.restarting.is_some());
         let newest = state.newest.as_ref();
-        let changes = what_changed(&plan, row.generation, pending, newest, sink, &facts);
+        let changes = if is_restart {
+            what_changed_outside(&plan, row.generation, pending, &facts)
+        } else {
+            what_changed(&plan, row.generation, pending, newest, sink, &facts)
+        };
         if changes.is_empty() {
             return Ok((plan.resolved, intent, cluster));
         }
         Err(Trouble::Refused(plan_stale(&row.name, &changes)))
     }
 
-    async fn plan_of(&self, asked: Option<&Asked>) -> Step<Option<StoredPlan>> {
-        let Some((asked, id)) = asked.and_then(|asked| Some((asked, asked.request.plan.as_ref()?)))
-        else {
+    async fn plan_of(&self, asked: &Asked) -> Step<Option<StoredPlan>> {
+        let Some(id) = &asked.request.plan else {
             return Ok(None);
         };
         let core = &self.core;
@@ -672,13 +740,14 @@ impl JobTask {
 
     async fn spawn(
         &mut self,
-        row: &JobRow,
-        install: InstallId,
+        claim: Claim,
         lease: JobLease,
-        start: crate::model::checkpoint::Checkpoint,
-        sink: Arc<dyn Sink>,
+        start: Checkpoint,
         cluster: Arc<dyn KafkaCluster>,
-    ) -> Step<()> {
+    ) {
+        let Claim {
+            row, install, sink, ..
+        } = claim;
         let core = &self.core;
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
@@ -718,7 +787,6 @@ impl JobTask {
         {
             run.set_checkpointing(declared).await;
         }
-        Ok(())
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
@@ -753,7 +821,7 @@ impl JobTask {
                 match &failed_before {
                     None => {
                         store
-                            .refuse_start(&lease, ended, DesiredState::Stopped)
+                            .refuse_start(&lease, ended, asked.desired_if_refused())
                             .await?;
                     }
                     // It needs a decision as before, and it should run as before.
@@ -772,7 +840,10 @@ impl JobTask {
         }
         self.lease = None;
         match &failed_before {
-            None => self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None),
+            None => {
+                let desired = asked.desired_if_refused();
+                self.show_row(JobState::Stopped, Some(desired), None);
+            }
             Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
         }
         self.core.announce(&operation.id);
@@ -888,48 +959,13 @@ impl JobTask {
         let before = self.job.state();
         let until = Instant::now() + request.timeout.0;
         let mut report = None;
+        let mut blocked = None;
         if let Some(run) = self.run.clone() {
-            self.show(JobState::Stopping);
-            note_step(&self.core, operation, "the last checkpoint is being taken").await;
-            if let Some(lease) = self.lease {
-                // For whoever reads the store; the stop itself does not depend on it.
-                let noted = self.core.store.set_state(&lease, JobState::Stopping, None);
-                drop(timeout(FIRST_PAUSE, noted).await);
-            }
-            match run.stop(request.checkpoint, request.timeout.0).await {
-                Err(refused) => {
-                    return self.go_on(operation, &refused.checkpoint).await;
-                }
-                Ok(JobEnd::Stopped(outcome)) => {
-                    report = Some(self.stop_report(&run, &outcome, until).await);
-                }
-                Ok(JobEnd::Failed(error)) => {
-                    self.failed_run = true;
-                    if matches!(error, JobError::Fenced) {
-                        self.lease = None;
-                    }
-                    if request.checkpoint == StopCheckpoint::Required
-                        && !matches!(error, JobError::Fenced)
-                    {
-                        self.forget_run();
-                        let failure = error.failure(self.core.now());
-                        let refused = ServiceError::new(
-                            Code::JobFailed,
-                            format!(
-                                "the job failed while it was being stopped: {}",
-                                failure.summary
-                            ),
-                        )
-                        .job(&self.job.name);
-                        self.fail(failure).await;
-                        return self
-                            .finish(operation, &failed("the job failed", &refused))
-                            .await;
-                    }
-                    tracing::warn!(job = %self.job.name, %error, "the run failed while it was being stopped");
-                }
-            }
-            self.forget_run();
+            let Some(ended) = self.end_run(run, operation, request, until).await else {
+                return;
+            };
+            report = ended.report;
+            blocked = ended.blocked;
         }
         let report = match report {
             Some(report) => report,
@@ -940,11 +976,78 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the lease is released").await;
         self.failed_run = false;
-        self.settle_stop(operation, &report).await;
+        self.settle_stop(operation, &report, blocked.as_ref()).await;
+    }
+
+    /// Stops the run for an operation. `None`: it goes on or has failed, and the operation has ended with that.
+    async fn end_run(
+        &mut self,
+        run: JobHandle,
+        operation: &Operation,
+        request: &StopRequest,
+        until: Instant,
+    ) -> Option<EndedRun> {
+        let mut ended = EndedRun {
+            report: None,
+            blocked: None,
+        };
+        self.show(JobState::Stopping);
+        note_step(&self.core, operation, "the last checkpoint is being taken").await;
+        if let Some(lease) = self.lease {
+            // For whoever reads the store; the stop itself does not depend on it.
+            let noted = self.core.store.set_state(&lease, JobState::Stopping, None);
+            drop(timeout(FIRST_PAUSE, noted).await);
+        }
+        match run.stop(request.checkpoint, request.timeout.0).await {
+            Err(refused) => {
+                self.go_on(operation, &refused.checkpoint).await;
+                return None;
+            }
+            Ok(JobEnd::Stopped(outcome)) => {
+                ended.report = Some(self.stop_report(&run, &outcome, until).await);
+                let now = self.core.now();
+                ended.blocked = outcome.blocked.as_ref().map(|error| error.failure(now));
+            }
+            Ok(JobEnd::Failed(error)) => {
+                self.failed_run = true;
+                if matches!(error, JobError::Fenced) {
+                    self.lease = None;
+                }
+                if request.checkpoint == StopCheckpoint::Required
+                    && !matches!(error, JobError::Fenced)
+                {
+                    self.forget_run();
+                    let failure = error.failure(self.core.now());
+                    let refused = ServiceError::new(
+                        Code::JobFailed,
+                        format!(
+                            "the job failed while it was being stopped: {}",
+                            failure.summary
+                        ),
+                    )
+                    .job(&self.job.name);
+                    self.fail(failure).await;
+                    self.finish(operation, &failed("the job failed", &refused))
+                        .await;
+                    return None;
+                }
+                tracing::warn!(job = %self.job.name, %error, "the run failed while it was being stopped");
+                ended.blocked = Some(error.failure(self.core.now()));
+            }
+        }
+        self.forget_run();
+        // Whoever waits for the stop sees its last checkpoint in every view.
+        refresh_checkpoint(&self.core, &self.job).await;
+        Some(ended)
     }
 
     /// Ends a job whose run is over: the store's row, the lease and the operation in one transaction.
-    async fn settle_stop(&mut self, operation: &Operation, report: &StopReport) {
+    async fn settle_stop(
+        &mut self,
+        operation: &Operation,
+        report: &StopReport,
+        blocked: Option<&JobFailure>,
+    ) {
         let outcome = OperationOutcome::Succeeded {
             changed: true,
             step: "released".to_owned(),
@@ -967,7 +1070,7 @@ impl JobTask {
                     let state = JobState::Stopped;
                     CrashPoint::BeforeStopSettled.reached();
                     core.store
-                        .settle_stopped(&lease, ended, state, None, false)
+                        .settle_stopped(&lease, ended, state, blocked, false)
                         .await?;
                     CrashPoint::StopSettled.reached();
                     Ok(())
@@ -1451,7 +1554,7 @@ fn checkpoint_error(job: &JobEntry, report: &CheckpointReport) -> ServiceError {
     ServiceError::new(code, format!("checkpoint {}: {detail}", report.id)).job(&job.name)
 }
 
-fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
+pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
     let summaries: Vec<&str> = resolved
         .blockers
         .iter()

@@ -14,8 +14,11 @@ mod next_steps;
 mod offsets;
 mod operations;
 mod queries;
+mod records;
 mod reset_offsets;
+mod restart;
 mod sink_progress;
+mod skip;
 mod specs;
 mod start_plans;
 mod startup_mode;
@@ -33,7 +36,7 @@ pub use self::{
     queries::{
         Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
         OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, SpecPrecondition,
+        ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
 use self::{core::Core, lease_keeper::InstanceLock};
@@ -43,10 +46,11 @@ use crate::model::{
     ids::{JobName, OperationId},
     job::JobSpec,
     operation::Operation,
-    start::{CheckpointRequest, StartRequest, StopRequest},
+    skip::SkipRequest,
+    start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
         CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
-        ResetReport, SpecApplied, StartPlanView, StartupModeView,
+        RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -304,6 +308,41 @@ impl Service {
         self.plan_delete(job, request, confirm).await
     }
 
+    /// Asks for a restart: a stop and a start as one operation.
+    ///
+    /// # Errors
+    /// As [`Service::start`], and `plan-stale` at once for a plan that the stop's checkpoint would make stale.
+    pub async fn restart(
+        &self,
+        job: &JobName,
+        request: &RestartRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_restart(job, request, caller).await
+    }
+
+    /// Asks to step over the record that a job failed at.
+    ///
+    /// # Errors
+    /// `not-blocked-there`, `operation-in-progress`, `job-not-found`, `idempotency-key-reused`, `store-unreachable`.
+    pub async fn skip(
+        &self,
+        job: &JobName,
+        request: &SkipRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        self.ask_skip(job, request, caller).await
+    }
+
+    /// Says what a skip would do; the dry run of a skip.
+    ///
+    /// # Errors
+    /// `not-blocked-there`, `start-blocked`, `unknown-partition`, `job-not-found`, `kafka-unreachable`, `kafka-timeout`,
+    /// `sink-error`, `store-unreachable`.
+    pub async fn skip_plan(&self, job: &JobName, request: &SkipRequest) -> Result<SkipReport> {
+        self.plan_skip(job, request).await
+    }
+
     /// Asks for a checkpoint.
     ///
     /// # Errors
@@ -343,6 +382,20 @@ impl Service {
     /// `job-not-found`; `store-unreachable` for a job that was never read.
     pub async fn offsets(&self, job: &JobName, query: &OffsetsQuery) -> Result<OffsetsView> {
         self.show_offsets(job, query).await
+    }
+
+    /// Shows records at an offset, and notes in the history who looked.
+    ///
+    /// # Errors
+    /// `record-not-found` with the next existing offset, `offset-out-of-range`, `unknown-topic`, `job-not-found`,
+    /// `kafka-unreachable`, `kafka-timeout`, `store-unreachable`.
+    pub async fn records(
+        &self,
+        job: &JobName,
+        query: &RecordsQuery,
+        caller: &Caller,
+    ) -> Result<RecordsView> {
+        self.look_at_records(job, query, caller).await
     }
 
     /// Shows an operation.

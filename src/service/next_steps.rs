@@ -60,6 +60,18 @@ impl Curl<'_> {
         self.send("POST", "/stop?wait=60s", None)
     }
 
+    /// A restart with this body.
+    pub(crate) fn restart(&self, body: Option<&Value>) -> String {
+        let given = body.map(|body| {
+            let mut body = body.clone();
+            if let Some(members) = body.as_object_mut() {
+                members.retain(|_, value| !value.is_null());
+            }
+            body
+        });
+        self.send("POST", "/restart?wait=90s", given.as_ref())
+    }
+
     /// The lines that every job shows.
     pub(crate) fn commands(&self) -> Commands {
         Commands {
@@ -319,15 +331,21 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
             "{}/{} at offset {}",
             record.topic, record.partition, record.offset
         );
-        steps[0].why = format!("look at where it stands: the record is {place}");
+        steps[0] = step(
+            format!("look at the record: {place}"),
+            curl.get(&format!(
+                "/records?topic={}&partition={}&offset={}&as=text",
+                record.topic, record.partition, record.offset
+            )),
+        );
         steps.push(step(
             "once the cause is mended, try the same record again",
             curl.start(None),
         ));
-        if let Some(body) = behind(record) {
+        if let Some(body) = skip_of(record) {
             steps.push(step(
-                format!("leave that record out: start behind {place}, the other partitions go on where they are"),
-                curl.start(Some(&body)),
+                format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
+                curl.send("POST", "/skip?wait=60s", Some(&body)),
             ));
         }
         return steps;
@@ -352,15 +370,10 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
     steps
 }
 
-/// The start that leaves one record out and moves nothing else.
-fn behind(record: &FailedRecord) -> Option<Value> {
-    let next = Offset::after(record.offset)?;
-    let partition = record.partition.to_string();
-    Some(json!({
-        "from": "specific-offsets",
-        "offsets": {record.topic.as_str(): {partition: next}},
-        "partitions": {record.topic.as_str(): [record.partition]},
-    }))
+/// The skip of one record, if there is a position behind it.
+fn skip_of(record: &FailedRecord) -> Option<Value> {
+    Offset::after(record.offset)?;
+    Some(json!({"topic": record.topic, "partition": record.partition, "offset": record.offset}))
 }
 
 /// A look at what does not answer. There is nothing to do to the job itself, and the step says so.
@@ -415,17 +428,17 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
         )),
         _ => {}
     }
-    let restart = format!("{} && {}", curl.stop(), curl.start(None));
+    let restart = curl.restart(None);
     match situation.pending_start {
         Some(pending) => steps.push(step(
             format!(
-                "a start from {} was asked for ahead and counts from the next start on: stop and start",
+                "a start from {} was asked for ahead and counts from the next start on: restart it",
                 pending.from.name()
             ),
             restart,
         )),
         None if situation.restart_required => steps.push(step(
-            "parts of the spec count from the next start on: stop and start",
+            "parts of the spec count from the next start on: restart it",
             restart,
         )),
         None => {}
@@ -558,7 +571,7 @@ mod tests {
                 HealthStatus::Ok,
                 |s| s.restart_required = true,
                 "running; 12 offsets are unread",
-                &["/stop?wait=60s' && curl"],
+                &["/restart?wait=90s'"],
             ),
             case(
                 "shadowed",
@@ -622,9 +635,9 @@ mod tests {
                     |_| {},
                     "failed and needs a decision: cannot decode orders/3@90412: no JSON",
                     &[
-                        "/start-plan'",
+                        "/records?topic=orders&partition=3&offset=90412&as=text'",
                         "/start?wait=30s'",
-                        r#"-d '{"from":"specific-offsets","offsets":{"orders":{"3":90413}},"partitions":{"orders":[3]}}'"#,
+                        r#"/skip?wait=60s' -d '{"topic":"orders","partition":3,"offset":90412}'"#,
                     ],
                 )
             },
@@ -808,9 +821,6 @@ mod tests {
         );
         let steps = next(&situation);
         assert_eq!(steps.len(), 1, "{steps:?}");
-        assert!(
-            steps[0].curl.contains("/stop?wait=60s' && curl"),
-            "{steps:?}"
-        );
+        assert!(steps[0].curl.contains("/restart?wait=90s'"), "{steps:?}");
     }
 }

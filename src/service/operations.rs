@@ -12,6 +12,7 @@ use super::{
     Service,
     core::JobEntry,
     error::{Result, ServiceError},
+    next_steps::Curl,
     queries::{Accepted, Caller, OperationQuery},
     startup_mode::refuse_future_start,
     stop_reports::SinkEnd,
@@ -98,7 +99,15 @@ impl Service {
                     state.name()
                 ),
             )
-            .job(name));
+            .job(name)
+            .hint(format!(
+                "To stop it and begin there: {}",
+                Curl {
+                    public_url: &core.settings.public_url,
+                    job: name
+                }
+                .restart(Some(&json!(request)))
+            )));
         }
         if active && state == JobState::Running {
             let outcome = already_running();
@@ -147,7 +156,11 @@ impl Service {
             return accepted(name, created, None);
         }
         core.refuse_when_stopping()?;
-        new.supersedes = vec![OperationKind::Start];
+        new.supersedes = vec![
+            OperationKind::Start,
+            OperationKind::Skip,
+            OperationKind::Restart,
+        ];
         // A required stop may be refused, and then the job goes on: only its end writes the desired state.
         let desired = match request.checkpoint {
             StopCheckpoint::Required => None,
@@ -233,6 +246,8 @@ impl Service {
             OperationKind::ResetOffsets => "reset-offsets",
             // Not used: a deletion takes no key, it can be repeated as it is.
             OperationKind::Delete => "delete",
+            OperationKind::Skip => "skip",
+            OperationKind::Restart => "restart",
         };
         let idempotency = caller.idempotency_key.as_ref().map(|key| IdempotencyKey {
             scope: format!("{} POST /jobs/{}/{path}", caller.requested_by, job.name),

@@ -28,6 +28,19 @@ pub struct Caller {
     pub idempotency_key: Option<String>,
 }
 
+/// Which records to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordsQuery {
+    /// Where they lie.
+    pub partition: TopicPartition,
+    /// The offset of the first one.
+    pub offset: Offset,
+    /// How many at most.
+    pub limit: usize,
+    /// Whether bytes are shown as UTF-8; in base64 otherwise.
+    pub as_text: bool,
+}
+
 /// Which jobs to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {

@@ -4,7 +4,7 @@
 //! clients, so nothing of the old run can commit after the group was moved. A job that has failed has no run either, but it
 //! is still meant to run and nobody has settled what its run left; its stop does both, so it is asked for first.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, future::Future, time::Duration};
 
 use serde_json::json;
 use tokio::time::timeout;
@@ -209,16 +209,25 @@ async fn ask(
 ) -> Result<BrokerFacts> {
     let instant = request.to.instant(core.now());
     let asked = facts(cluster, source, instant);
-    match timeout(FACTS_DEADLINE, asked).await {
-        Ok(facts) => Ok(facts?),
-        Err(_elapsed) => Err(ServiceError::new(
+    within(asked).await
+}
+
+/// A question before anything is changed.
+async fn within<T>(asked: impl Future<Output = std::result::Result<T, KafkaError>>) -> Result<T> {
+    let error = match timeout(FACTS_DEADLINE, asked).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => ServiceError::from(error),
+        Err(_elapsed) => ServiceError::new(
             Code::KafkaTimeout,
-            format!(
-                "nothing was moved: the brokers did not answer within {} s",
-                FACTS_DEADLINE.as_secs()
-            ),
-        )),
+            format!("no answer within {} s", FACTS_DEADLINE.as_secs()),
+        ),
+    };
+    let detail = format!("nothing was changed: {}", error.detail);
+    let error = ServiceError { detail, ..error };
+    if error.retry_after.is_some() {
+        return Err(error.hint("Look at the brokers, then ask again."));
     }
+    Err(error)
 }
 
 /// The group's offsets come before the ends of the logs, and those before the look-up by time stamp: a number is never held
@@ -344,20 +353,13 @@ pub(crate) async fn refuse_members(core: &Core, row: &JobRow) -> Result<()> {
     let cluster = core
         .cluster(&source.connection)
         .map_err(|error| error.job(&row.name))?;
-    let asked = cluster.group_members(&source.group_id);
-    let members = match timeout(FACTS_DEADLINE, asked).await {
-        Ok(members) => members.map_err(|error| ServiceError::from(error).job(&row.name))?,
-        Err(_elapsed) => {
-            return Err(ServiceError::new(
-                Code::KafkaTimeout,
-                format!(
-                    "nothing was changed: the brokers did not say within {} s whether the consumer group has members",
-                    FACTS_DEADLINE.as_secs()
-                ),
-            )
-            .job(&row.name));
-        }
+    let asked = async {
+        // Any broker answers this. Only where one does is a coordinator asked: a question to one that is away can cost the
+        // client, which then finds no broker any more.
+        cluster.describe_topics(&source.topics).await?;
+        cluster.group_members(&source.group_id).await
     };
+    let members = within(asked).await.map_err(|error| error.job(&row.name))?;
     if members > 0 {
         return Err(group_in_use(row, members));
     }

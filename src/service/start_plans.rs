@@ -254,33 +254,63 @@ pub(crate) fn what_changed(
     sink: &SinkFacts,
     facts: &BrokerFacts,
 ) -> Vec<String> {
+    let mut changes = what_moved(plan, state, sink);
+    changes.extend(what_changed_outside(plan, generation, pending_start, facts));
+    changes
+}
+
+/// What the job itself has moved since a plan was made: its checkpoints and its progress in the sink.
+fn what_moved(plan: &StoredPlan, state: Option<&RestorableState>, sink: &SinkFacts) -> Vec<String> {
     let mut changes = Vec::new();
-    let progress = sink.comparable_with(state);
-    let state = state.map(|state| state.id);
-    if plan.generation != generation {
-        changes.push(format!(
-            "the spec: generation {} then, {generation} now",
-            plan.generation
-        ));
-    }
-    if plan.state != state {
+    let newest = state.map(|state| state.id);
+    if plan.state != newest {
         let name = |id: Option<CheckpointId>| {
             id.map_or_else(|| "none".to_owned(), |id| format!("checkpoint {id}"))
         };
         changes.push(format!(
             "the newest checkpoint: {} then, {} now",
             name(plan.state),
-            name(state)
+            name(newest)
         ));
-    }
-    if plan.pending_start.as_deref() != pending_start {
-        changes.push("the start that was asked for ahead of time".to_owned());
     }
     if plan.resolved.sink.identity != sink.identity {
         changes.push(format!(
             "the sink's target: {} then, {} now",
             plan.resolved.sink.identity, sink.identity
         ));
+    }
+    let progress = sink.comparable_with(state);
+    for planned in plan.resolved.read_partitions() {
+        let partition = planned.topic_partition();
+        let sink_now = progress.and_then(|progress| progress.get(&partition));
+        if planned.sink.as_ref() != sink_now {
+            changes.push(format!(
+                "{partition}: the sink stood at {} then, and stands at {} now",
+                stand(planned.sink.as_ref()),
+                stand(sink_now)
+            ));
+        }
+    }
+    changes
+}
+
+/// What has changed besides the job's own positions. A restart moves those itself, and what it may ask for does not rest on
+/// them.
+pub(crate) fn what_changed_outside(
+    plan: &StoredPlan,
+    generation: i64,
+    pending_start: Option<&str>,
+    facts: &BrokerFacts,
+) -> Vec<String> {
+    let mut changes = Vec::new();
+    if plan.generation != generation {
+        changes.push(format!(
+            "the spec: generation {} then, {generation} now",
+            plan.generation
+        ));
+    }
+    if plan.pending_start.as_deref() != pending_start {
+        changes.push("the start that was asked for ahead of time".to_owned());
     }
     let planned: BTreeMap<TopicPartition, &PlannedPartition> = plan
         .resolved
@@ -301,14 +331,6 @@ pub(crate) fn what_changed(
         }
     }
     for (partition, planned) in planned {
-        let sink_now = progress.and_then(|progress| progress.get(&partition));
-        if planned.sink.as_ref() != sink_now {
-            changes.push(format!(
-                "{partition}: the sink stood at {} then, and stands at {} now",
-                stand(planned.sink.as_ref()),
-                stand(sink_now)
-            ));
-        }
         let Some(facts) = facts.partitions.get(&partition) else {
             continue;
         };

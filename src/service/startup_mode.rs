@@ -331,9 +331,9 @@ impl Service {
                 "curl": with_apply(Apply::IfNoState),
             }),
             json!({
-                "start": start,
-                "effect": format!("stop now and start from there, once{movement}"),
-                "curl": format!("{} && {}", curl.stop(), curl.start(Some(&start))),
+                "restart": start,
+                "effect": format!("restart now from there, once{movement}"),
+                "curl": curl.restart(Some(&start)),
             }),
         ];
         ServiceError::new(
@@ -465,6 +465,7 @@ mod tests {
             state: JobState::Stopped,
             state_since: DateTime::UNIX_EPOCH,
             failure: None,
+            failed_record: None,
             pending_start: pending.map(|from| PendingStart {
                 id: "p".to_owned(),
                 from: serde_json::from_value(from.clone()).unwrap(),

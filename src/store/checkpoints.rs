@@ -14,6 +14,7 @@ use super::{
     Result, Store,
     events::note,
     jobs::{has_state, instance_actor},
+    operations::reach,
     words::{document, read_word, storable, word, words},
 };
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
             CheckpointStatus, FailedCheckpoint, GroupCommit,
         },
-        ids::{CheckpointId, JobUid, LeaseEpoch},
+        ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job::{CommitToGroup, JobSpec},
         offset::Offset,
         topic::{TopicId, TopicPartition},
@@ -77,6 +78,8 @@ pub struct StartRecord {
     pub consumed_pending: Option<String>,
     /// Whether the start leaves the older checkpoints aside.
     pub set_aside: bool,
+    /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
+    pub operation: Option<(OperationId, String)>,
 }
 
 /// Which checkpoints are wanted, newest first.
@@ -364,7 +367,7 @@ fn must_exist(rows: u64) -> Result<()> {
 }
 
 /// A completed checkpoint with its positions in columns, as one INSERT takes them.
-struct NewCheckpoint {
+pub(super) struct NewCheckpoint {
     id: CheckpointId,
     kind: CheckpointKind,
     epoch: LeaseEpoch,
@@ -381,7 +384,7 @@ struct NewCheckpoint {
 }
 
 impl NewCheckpoint {
-    fn of(checkpoint: &Checkpoint) -> Self {
+    pub(super) fn of(checkpoint: &Checkpoint) -> Self {
         let positions = &checkpoint.positions;
         Self {
             id: checkpoint.id,
@@ -408,13 +411,13 @@ impl NewCheckpoint {
 }
 
 #[derive(Clone, Copy)]
-enum Inserted {
+pub(super) enum Inserted {
     Now,
     /// The same lease had stored it already.
     Before,
 }
 
-async fn insert_completed(
+pub(super) async fn insert_completed(
     connection: &mut PgConnection,
     lease: &JobLease,
     row: &NewCheckpoint,
@@ -429,8 +432,8 @@ async fn insert_completed(
         "INSERT INTO checkpoints (job_uid, id, kind, status, epoch, started_at, ended_at, confirmed_at,
                                   barrier_ms, sink_flush_ms, store_ms, group_commit_ms, group_commit_status, has_output, sink_identity)
          SELECT uid, $2, $3, 'completed', $4, $5, $6, $6, $7, $8, $9, $10,
-                -- The positions of a start are those of somebody else's commit, or of none.
-                CASE WHEN $3 = 'start' OR running_spec #>> '{source,commit_to_group}' = $13 THEN 'off' ELSE 'pending' END,
+                -- The positions of a start are those of somebody else's commit, or of none; the ones of a skip were never read.
+                CASE WHEN $3 IN ('start', 'skip') OR running_spec #>> '{source,commit_to_group}' = $13 THEN 'off' ELSE 'pending' END,
                 $11, $12
          FROM jobs WHERE uid = $1
          ON CONFLICT (job_uid, id) DO NOTHING",
@@ -526,9 +529,12 @@ async fn begin_run(
         document(&record.spec)?,
         had_state,
     )
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok(())
+    match &record.operation {
+        Some((id, step)) => reach(connection, id, step).await,
+        None => Ok(()),
+    }
 }
 
 async fn insert_failed(
@@ -599,9 +605,9 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                        OR (place_by_output = 1 AND has_output)
                        OR (place_in_minute = 1 AND age <= interval '1 hour')
                        OR (place_in_hour = 1 AND age <= interval '7 days')
-                       OR (kind IN ('start', 'stop', 'manual') AND age <= interval '30 days')
-                       -- From there a start, a stop or a caller's checkpoint went on: the way back.
-                       OR (next_kind IN ('start', 'stop', 'manual') AND next_age <= interval '30 days')
+                       OR (kind IN ('start', 'stop', 'manual', 'skip') AND age <= interval '30 days')
+                       -- From there a start, a stop, a skip or a caller's checkpoint went on: the way back.
+                       OR (next_kind IN ('start', 'stop', 'manual', 'skip') AND next_age <= interval '30 days')
                    ELSE place <= 50 AND age <= interval '7 days'
                    END
                 -- The next number is counted from it.

@@ -18,7 +18,7 @@ use crate::{
         ids::{JobName, JobUid, LeaseEpoch, OperationId},
         job::JobSpec,
         job_state::{DesiredState, JobState},
-        job_status::JobFailure,
+        job_status::{FailedRecord, JobFailure},
         start::PendingStart,
         startup_mode::StartupMode,
     },
@@ -43,6 +43,8 @@ pub struct JobRow {
     pub state_since: DateTime<Utc>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
+    /// The record that it failed at last, kept over stops and starts: only this one may be stepped over.
+    pub failed_record: Option<FailedRecord>,
     /// A start that was asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// The spec of the run; `None` unless a run has begun and not been settled.
@@ -280,7 +282,8 @@ impl Store {
     }
 
     /// Ends a run: state, desired state, lease and operation in one transaction. Fenced; repeating it after an unknown
-    /// outcome succeeds. With `keep_desired` the job starts again when a server comes up.
+    /// outcome succeeds. With `keep_desired` the job starts again when a server comes up. Of the failure of a job that is
+    /// stopped all the same, only the record is kept.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -362,10 +365,10 @@ async fn settle(
         settlement.failure.as_ref(),
     )
     .await?;
+    forget_run(connection, lease.job).await?;
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
-        "UPDATE jobs SET desired_state = coalesce($2, desired_state), running_generation = NULL, running_spec = NULL
-         WHERE uid = $1",
+        "UPDATE jobs SET desired_state = coalesce($2, desired_state) WHERE uid = $1",
         lease.job.0,
         desired,
     )
@@ -394,19 +397,33 @@ pub(super) fn instance_actor(instance: &str) -> String {
     format!("instance:{instance}")
 }
 
-async fn write_state(
+pub(super) async fn write_state(
     connection: &mut PgConnection,
     job: JobUid,
     state: JobState,
     failure: Option<&JobFailure>,
 ) -> Result<()> {
+    let record = failure.and_then(|failure| failure.record.as_ref());
+    let failure = failure.filter(|_| state == JobState::Failed);
     sqlx::query!(
-        "UPDATE jobs SET state = $2, failure = $3::text::json,
+        "UPDATE jobs SET state = $2, failure = $3::text::json, failed_record = coalesce($4::text::json, failed_record),
                 state_since = CASE WHEN state = $2 THEN state_since ELSE clock_timestamp() END
          WHERE uid = $1",
         job.0,
         state.name(),
         failure.map(document).transpose()?,
+        record.map(document).transpose()?,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Nothing runs any more.
+pub(super) async fn forget_run(connection: &mut PgConnection, job: JobUid) -> Result<()> {
+    sqlx::query!(
+        "UPDATE jobs SET running_generation = NULL, running_spec = NULL WHERE uid = $1",
+        job.0,
     )
     .execute(connection)
     .await?;
@@ -578,7 +595,8 @@ async fn select(
 ) -> Result<Vec<JobRow>> {
     let rows = sqlx::query!(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
-                  j.failure AS "failure: Json<JobFailure>", j.pending_start AS "pending_start: Json<PendingStart>",
+                  j.failure AS "failure: Json<JobFailure>",
+                  j.failed_record AS "failed_record: Json<FailedRecord>", j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
            FROM jobs j JOIN job_leases l ON l.job_uid = j.uid LEFT JOIN instances i ON i.incarnation = l.owner
@@ -601,6 +619,7 @@ async fn select(
                 state: read_word(&row.state)?,
                 state_since: row.state_since,
                 failure: row.failure.map(|failure| failure.0),
+                failed_record: row.failed_record.map(|record| record.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {
                     generation,

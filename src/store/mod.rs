@@ -22,6 +22,7 @@ mod migrations;
 mod operations;
 mod plans;
 mod session;
+mod skips;
 mod transaction;
 mod words;
 

@@ -117,11 +117,13 @@ pub struct OperationFilter {
 }
 
 /// The kinds of which one at a time may be open: everything but checkpoints.
-const CHANGES: [OperationKind; 4] = [
+const CHANGES: [OperationKind; 6] = [
     OperationKind::Start,
     OperationKind::Stop,
     OperationKind::ResetOffsets,
     OperationKind::Delete,
+    OperationKind::Skip,
+    OperationKind::Restart,
 ];
 
 impl Store {
@@ -164,7 +166,9 @@ impl Store {
                         OperationKind::Start
                         | OperationKind::Stop
                         | OperationKind::ResetOffsets
-                        | OperationKind::Delete => CreateOperation::Busy(other),
+                        | OperationKind::Delete
+                        | OperationKind::Skip
+                        | OperationKind::Restart => CreateOperation::Busy(other),
                     });
                 }
                 let operation = insert(connection, &new).await?;
@@ -238,19 +242,11 @@ impl Store {
     /// # Errors
     /// See [`StoreError`].
     pub async fn operation_step(&self, id: &OperationId, step: &str) -> Result<()> {
-        let (id, step) = (id.clone(), storable(step));
-        self.query(format!("note a step of operation {id}"), move |connection| {
-            Box::pin(async move {
-                sqlx::query!(
-                    "UPDATE operations SET status = 'running', step = $2 WHERE id = $1 AND status IN ('queued', 'running')",
-                    id.as_str(),
-                    step,
-                )
-                .execute(connection)
-                .await?;
-                Ok(())
-            })
-        })
+        let (id, step) = (id.clone(), step.to_owned());
+        self.query(
+            format!("note a step of operation {id}"),
+            move |connection| Box::pin(async move { reach(connection, &id, &step).await }),
+        )
         .await
     }
 
@@ -444,7 +440,9 @@ async fn in_the_way(
         OperationKind::Start
         | OperationKind::Stop
         | OperationKind::ResetOffsets
-        | OperationKind::Delete => Query {
+        | OperationKind::Delete
+        | OperationKind::Skip
+        | OperationKind::Restart => Query {
             kinds: words(&CHANGES)?,
             statuses: words(&[OperationStatus::Queued, OperationStatus::Running])?,
             ..Query::default()
@@ -562,6 +560,33 @@ impl<'a> End<'a> {
             },
         })
     }
+}
+
+/// Notes the step that an operation has come to, unless it has ended.
+pub(super) async fn reach(
+    connection: &mut PgConnection,
+    id: &OperationId,
+    step: &str,
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE operations SET status = 'running', step = $2 WHERE id = $1 AND status IN ('queued', 'running')",
+        id.as_str(),
+        storable(step),
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Whether an operation has not ended; until the transaction does, it does not either.
+pub(super) async fn is_open(connection: &mut PgConnection, id: &OperationId) -> Result<bool> {
+    let open = sqlx::query_scalar!(
+        "SELECT id FROM operations WHERE id = $1 AND status IN ('queued', 'running') FOR UPDATE",
+        id.as_str(),
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(open.is_some())
 }
 
 /// Ends an operation, unless it has ended: then its first outcome stays.

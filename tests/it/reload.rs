@@ -2,9 +2,11 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use sqlx::{Connection, Executor, PgConnection};
 
 use crate::support::{
-    client::Job,
+    Database,
+    client::{Job, block_on},
     kafka::Kafka,
     producer::Producer,
     server::TestServer,
@@ -123,6 +125,82 @@ fn connections_change_while_jobs_run() {
     assert!(line.contains("connections.second (removed)"), "{line}");
     let said = refused_spec(&job, &spec("second", &topic));
     assert!(said.contains("no Kafka connection 'second'"), "{said}");
+}
+
+#[test]
+fn target_databases_change_while_jobs_run() {
+    let server = TestServer::start();
+    let kafka = Kafka::shared();
+    let topic = unique("reload");
+    kafka.create_topic(&topic, 1);
+    Producer::new(&kafka).produce(&topic, 0, 10);
+    let target = block_on(Database::create());
+    let look = async |sql: &'static str| {
+        let mut connection = PgConnection::connect(&target.url())
+            .await
+            .expect("a session");
+        connection.fetch_one(sql).await
+    };
+    block_on(look("CREATE TABLE public.sink (pos bigint)")).expect_err("no row");
+    let sink = json!({
+        "type": "postgres", "connection": "warehouse", "table": "public.sink",
+        "mapping": {"mode": "raw", "columns": {"pos": "@offset"}}
+    });
+    let mut with_target = spec("main", &topic);
+    with_target["sink"] = sink;
+    let job = server.job(&topic);
+    let said = refused_spec(&job, &with_target);
+    assert!(
+        said.contains("no PostgreSQL connection 'warehouse'"),
+        "{said}"
+    );
+
+    // Added, and used at once.
+    let first = server.config();
+    let url = target.url();
+    let both = format!("{first}\n[connections.warehouse]\ntype = \"postgres\"\nurl = \"{url}\"\n");
+    server.write_config(&both);
+    let log = reload(&server, RELOADED, 1);
+    line_with(&log, "connections.warehouse (added)");
+    job.put_spec(&with_target);
+    job.start(&json!({}));
+    eventually("the rows", SOON, || {
+        let rows = block_on(look("SELECT count(*) FROM public.sink")).expect("a row");
+        let rows: i64 = sqlx::Row::get(&rows, 0);
+        if rows == 10 { Ok(()) } else { Err(rows) }
+    });
+
+    // Changed: the run keeps its session, and is named.
+    let slash = if url.contains('?') { '&' } else { '?' };
+    let changed = both.replace(&url, &format!("{url}{slash}application_name=blue"));
+    server.write_config(&changed);
+    let log = reload(&server, RELOADED, 1);
+    let line = line_with(&log, "connections.warehouse (changed)");
+    assert!(
+        line.contains(&format!("jobs.with_old_clients=\"{topic}\"")),
+        "{line}"
+    );
+    assert!(!line.contains("blue"), "names only: {line}");
+
+    // Removed while a spec names it, or it became something else: refused.
+    let other = format!(
+        "{first}\n[connections.warehouse]\ntype = \"kafka\"\nbootstrap_servers = \"{}\"\n",
+        kafka.bootstrap
+    );
+    for gone in [&first, &other] {
+        server.write_config(gone);
+        let log = reload(&server, REFUSED, 1);
+        let line = line_with(&log, REFUSED);
+        assert!(
+            line.contains("connections.warehouse: ") && line.contains(&topic),
+            "{line}"
+        );
+    }
+    job.stop();
+    job.put_spec(&spec("main", &topic));
+    server.write_config(&first);
+    let log = reload(&server, RELOADED, 1);
+    line_with(&log, "connections.warehouse (removed)");
 }
 
 #[test]

@@ -330,7 +330,10 @@ pub enum Said {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// When.
+    /// When nothing had happened yet; `null` if `at` is the moment itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Micros>,
+    /// When it had happened.
     pub at: Micros,
     /// When what it broke worked again (a killed server: ready again); `null` if it never did or needs no healing.
     #[serde(default, skip_serializing_if = "Option::is_none")]

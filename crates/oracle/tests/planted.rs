@@ -131,6 +131,7 @@ fn clean() -> Run {
     moment(&mut run, end, 3, None, &group, newest.unwrap());
     for at in [STEP * 2 + 60_000, STEP * 4 + 60_000] {
         run.history.push(Event::Fault(Fault {
+            began: None,
             at,
             healed: Some(at + 20_000),
             kind: "kill".to_owned(),

@@ -25,7 +25,7 @@ const MAX_ROWS: u32 = 100_000;
 /// The longest wait for more rows.
 const MAX_LINGER: Duration = Duration::from_secs(10);
 /// The schema in which the sink keeps its own progress.
-const OWN_SCHEMA: &str = "handover";
+const OWN_SCHEMA: &str = "handover_sink";
 /// Columns that every table of PostgreSQL has by itself.
 const SYSTEM_COLUMNS: [&str; 6] = ["tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"];
 
@@ -811,7 +811,7 @@ mod tests {
             ("pg_temp.x", "PostgreSQL's own"),
             ("pg_toast.x", "PostgreSQL's own"),
             ("\"information_schema\".x", "PostgreSQL's own"),
-            ("handover.sink_progress", "its own progress"),
+            ("handover_sink.progress", "its own progress"),
             (&format!("public.{long}"), "64 bytes"),
             (&format!("public.\"{}\"", "ü".repeat(32)), "64 bytes"),
         ] {

@@ -7,7 +7,9 @@ mod deletion;
 mod job;
 mod offsets;
 mod plan;
+mod records;
 mod reset;
+mod skip;
 
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
@@ -20,4 +22,6 @@ pub use offsets::{
     PartitionOffsetsView, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
+pub use records::{RecordView, RecordsView};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
+pub use skip::{RestartReport, SkipReport, SkippedRecord};

@@ -141,7 +141,7 @@ impl JobTask {
             .await
             .map_err(|error| {
                 ServiceError::from(error)
-                    .hint("The job is still there. Delete it without group=delete, or ask again.")
+                    .hint("The job is still there. Delete it without group=delete, or ask again: a group that is gone is none that stands in the way.")
             })?;
         Ok(if existed {
             GroupOutcome::Deleted

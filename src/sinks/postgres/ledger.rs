@@ -1,12 +1,12 @@
-//! What the target knows of a job: who may write, and how far each partition has come. Two tables in the schema `handover` of
-//! the target database.
+//! What the target knows of a job: who may write, and how far each partition has come. Two tables in the schema
+//! `handover_sink` of the target database. (Not `handover`: a role of that name would find its own tables there first.)
 //!
-//! `sink_claims` has one row per job. It is the fence: every transaction of a writer begins by locking it `FOR SHARE` and
+//! `claims` has one row per job. It is the fence: every transaction of a writer begins by locking it `FOR SHARE` and
 //! comparing the claim, and a new owner takes it `FOR UPDATE`, so that it waits for whatever a former one still has under
 //! way, and nothing of that can begin afterwards. A claim has a number of its own besides the lease's epoch, because a job
 //! that is started again under the same lease must not meet a writer of its former run.
 //!
-//! `sink_progress` has one row per job, target table and partition. A row is only ever moved from a value that its writer
+//! `progress` has one row per job, target table and partition. A row is only ever moved from a value that its writer
 //! knows (compare and advance), in the transaction that writes the rows. So it tells, whenever a connection broke before the
 //! answer to COMMIT, whether that took place: nobody has to guess.
 
@@ -28,6 +28,8 @@ use crate::{
 
 /// SQLSTATE of a lock that was not available in time.
 const LOCK_NOT_AVAILABLE: &str = "55P03";
+/// SQLSTATE of a missing permission.
+const NOT_ALLOWED: &str = "42501";
 
 /// A partition's step in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,18 +84,27 @@ impl Ledger {
     pub(super) async fn progress(
         &self,
         connection: &mut PgConnection,
+        role: &str,
     ) -> Result<SinkProgress, Trouble> {
+        let doing = "read the sink's progress";
         let rows = send(connection, self.select_progress()).await;
         match rows {
             Ok(rows) => Ok(progress_of(&rows)?),
             Err(error) if is_missing(&error) => Ok(SinkProgress::new()),
-            Err(error) => Err(Trouble::of_statement("read the sink's progress", &error)),
+            Err(error) if sqlstate(&error).as_deref() == Some(NOT_ALLOWED) => {
+                let remedy = missing(connection, role).await?;
+                Err(remedy.map_or_else(
+                    || Trouble::of_statement(doing, &error),
+                    |remedy| cannot_keep(role, &remedy),
+                ))
+            }
+            Err(error) => Err(Trouble::of_statement(doing, &error)),
         }
     }
 
     fn select_progress(&self) -> String {
         format!(
-            "SELECT 'progress', topic, partition, next_offset, position_id FROM handover.sink_progress WHERE {};",
+            "SELECT 'progress', topic, partition, next_offset, position_id FROM handover_sink.progress WHERE {};",
             self.target
         )
     }
@@ -107,10 +118,10 @@ impl Ledger {
         let doing = "claim the sink's progress";
         let sql = format!(
             "{begin}
-             INSERT INTO handover.sink_claims (install_id, job_uid, epoch, claim, claimed_at)
+             INSERT INTO handover_sink.claims (install_id, job_uid, epoch, claim, claimed_at)
                VALUES ({values}, {epoch}, 0, clock_timestamp()) ON CONFLICT DO NOTHING;
-             SELECT 'claim', epoch, claim FROM handover.sink_claims WHERE {job} FOR UPDATE;
-             UPDATE handover.sink_claims SET epoch = {epoch}, claim = claim + 1, claimed_at = clock_timestamp()
+             SELECT 'claim', epoch, claim FROM handover_sink.claims WHERE {job} FOR UPDATE;
+             UPDATE handover_sink.claims SET epoch = {epoch}, claim = claim + 1, claimed_at = clock_timestamp()
                WHERE {job} AND epoch <= {epoch};
              {progress}",
             begin = begin(),
@@ -219,7 +230,7 @@ impl Ledger {
         let mut sql = String::new();
         if !values.is_empty() {
             sql = format!(
-                "INSERT INTO handover.sink_progress AS p
+                "INSERT INTO handover_sink.progress AS p
                    (install_id, job_uid, target, topic, partition, next_offset, position_id, updated_at)
                  VALUES {}
                  ON CONFLICT (install_id, job_uid, target, topic, partition) DO UPDATE
@@ -237,7 +248,7 @@ impl Ledger {
     /// Deletes what is known of the job, for all its target tables.
     pub(super) async fn forget(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
         let sql = format!(
-            "{} DELETE FROM handover.sink_claims WHERE {job}; DELETE FROM handover.sink_progress WHERE {job}; COMMIT",
+            "{} DELETE FROM handover_sink.claims WHERE {job}; DELETE FROM handover_sink.progress WHERE {job}; COMMIT",
             begin(),
             job = self.job
         );
@@ -251,7 +262,7 @@ impl Ledger {
     fn push_fence(&self, sql: &mut String) {
         let _infallible = write!(
             sql,
-            "SELECT 'claim', epoch, claim FROM handover.sink_claims WHERE {} FOR SHARE;",
+            "SELECT 'claim', epoch, claim FROM handover_sink.claims WHERE {} FOR SHARE;",
             self.job
         );
     }
@@ -270,7 +281,7 @@ impl Ledger {
         }
         let _infallible = write!(
             sql,
-            "SELECT 'progress', topic, partition, next_offset, position_id FROM handover.sink_progress
+            "SELECT 'progress', topic, partition, next_offset, position_id FROM handover_sink.progress
                WHERE {} AND (topic, partition) IN ({}) ORDER BY topic, partition FOR UPDATE;",
             self.target,
             keys.join(", ")
@@ -296,7 +307,7 @@ impl Ledger {
             .collect();
         let _infallible = write!(
             sql,
-            "UPDATE handover.sink_progress AS p SET next_offset = m.end_offset, updated_at = clock_timestamp()
+            "UPDATE handover_sink.progress AS p SET next_offset = m.end_offset, updated_at = clock_timestamp()
                FROM (VALUES {}) AS m (topic, partition, begin_offset, end_offset, position_id)
                WHERE {} AND p.topic = m.topic AND p.partition = m.partition
                  AND p.next_offset = m.begin_offset AND p.position_id = m.position_id;",
@@ -375,7 +386,7 @@ fn unreadable(error: &sqlx::Error) -> Trouble {
         Trouble::Away(error.to_string())
     } else {
         mismatch(format!(
-            "the tables in schema handover are not readable: {error}"
+            "the tables in schema handover_sink are not readable: {error}"
         ))
     }
 }
@@ -424,19 +435,19 @@ fn is_tagged(row: &PgRow, tag: &str) -> bool {
 
 const TABLES: [(&str, &str); 2] = [
     (
-        "sink_claims",
-        "CREATE TABLE handover.sink_claims (install_id uuid NOT NULL, job_uid uuid NOT NULL, epoch bigint NOT NULL, \
+        "claims",
+        "CREATE TABLE handover_sink.claims (install_id uuid NOT NULL, job_uid uuid NOT NULL, epoch bigint NOT NULL, \
          claim bigint NOT NULL, claimed_at timestamptz NOT NULL, PRIMARY KEY (install_id, job_uid));",
     ),
     (
-        "sink_progress",
+        "progress",
         // Space for new versions beside the old ones: a row changes with every flush.
-        "CREATE TABLE handover.sink_progress (install_id uuid NOT NULL, job_uid uuid NOT NULL, target text NOT NULL, \
+        "CREATE TABLE handover_sink.progress (install_id uuid NOT NULL, job_uid uuid NOT NULL, target text NOT NULL, \
          topic text COLLATE \"C\" NOT NULL, partition integer NOT NULL, next_offset bigint NOT NULL, position_id bigint NOT NULL, \
          updated_at timestamptz NOT NULL, PRIMARY KEY (install_id, job_uid, target, topic, partition)) WITH (fillfactor = 50);",
     ),
 ];
-const CREATE_SCHEMA: &str = "CREATE SCHEMA handover;";
+const CREATE_SCHEMA: &str = "CREATE SCHEMA handover_sink;";
 /// Number of the lock under which the tables are made: two jobs may begin at once.
 const MAKING: i64 = 0x68616e646f766572;
 
@@ -464,7 +475,7 @@ impl Standing {
             );
         }
         sql.push_str(
-            " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'handover'",
+            " FROM (SELECT) AS one LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'handover_sink'",
         );
         for (table, _) in TABLES {
             let _infallible = write!(
@@ -521,13 +532,13 @@ impl Standing {
         }
         let creates_schema = !self.has_schema && self.may_create_schema;
         if !self.may_use_schema && !creates_schema {
-            lines.push(format!("GRANT USAGE ON SCHEMA handover TO {role};"));
+            lines.push(format!("GRANT USAGE ON SCHEMA handover_sink TO {role};"));
         }
         for (table, _, exists, may_write) in &self.tables {
             let by_others = *exists || !self.may_create();
             if !may_write && by_others {
                 lines.push(format!(
-                    "GRANT SELECT, INSERT, UPDATE, DELETE ON handover.{table} TO {role};"
+                    "GRANT SELECT, INSERT, UPDATE, DELETE ON handover_sink.{table} TO {role};"
                 ));
             }
         }
@@ -543,19 +554,23 @@ pub(super) async fn missing(
 ) -> Result<Option<String>, Trouble> {
     let standing = Standing::read(connection)
         .await
-        .map_err(|error| Trouble::of_statement("look for the schema handover", &error))?;
+        .map_err(|error| Trouble::of_statement("look for the schema handover_sink", &error))?;
     Ok(standing.remedy(role))
+}
+
+fn cannot_keep(role: &str, remedy: &str) -> Trouble {
+    Trouble::Refused(SinkError::refused(format!(
+        "the role {role} cannot keep the job's progress in the target database; as its owner run: {remedy}"
+    )))
 }
 
 /// Makes the schema and its tables where they are missing.
 pub(super) async fn bring_up(connection: &mut PgConnection, role: &str) -> Result<(), Trouble> {
-    let doing = "make the schema handover";
+    let doing = "make the schema handover_sink";
     let failed = |error: &sqlx::Error| Trouble::of_statement(doing, error);
     let standing = Standing::read(connection).await.map_err(|e| failed(&e))?;
     if let Some(remedy) = standing.remedy(role) {
-        return Err(Trouble::Refused(SinkError::refused(format!(
-            "the role {role} cannot keep the job's progress in the target database; as its owner run: {remedy}"
-        ))));
+        return Err(cannot_keep(role, &remedy));
     }
     if standing.to_create().is_empty() {
         return Ok(());
@@ -567,7 +582,7 @@ pub(super) async fn bring_up(connection: &mut PgConnection, role: &str) -> Resul
     let mut sql = standing.to_create().join(" ");
     sql.push_str(" COMMIT");
     send(connection, sql).await.map_err(|e| failed(&e))?;
-    tracing::info!("made the schema handover in the target database");
+    tracing::info!("made the schema handover_sink in the target database");
     Ok(())
 }
 
@@ -594,15 +609,15 @@ mod tests {
         assert_eq!(standing(true, true, true).remedy("w"), None);
         let all = standing(false, false, false).remedy("w").unwrap();
         assert!(
-            all.starts_with("CREATE SCHEMA handover; CREATE TABLE handover.sink_claims ("),
+            all.starts_with("CREATE SCHEMA handover_sink; CREATE TABLE handover_sink.claims ("),
             "{all}"
         );
         assert!(
-            all.contains("GRANT USAGE ON SCHEMA handover TO \"w\";"),
+            all.contains("GRANT USAGE ON SCHEMA handover_sink TO \"w\";"),
             "{all}"
         );
         assert!(
-            all.ends_with("ON handover.sink_progress TO \"w\";"),
+            all.ends_with("ON handover_sink.progress TO \"w\";"),
             "{all}"
         );
         let grants = standing(true, false, true).remedy("w").unwrap();

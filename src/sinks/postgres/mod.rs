@@ -90,7 +90,10 @@ impl Sink for PostgresSink {
     async fn progress(&self) -> Result<SinkProgress, SinkError> {
         let progress = within_deadline(async {
             let mut connection = self.database.connect().await?;
-            let progress = self.ledger.progress(&mut connection).await?;
+            let progress = self
+                .ledger
+                .progress(&mut connection, self.database.role())
+                .await?;
             close(connection).await;
             Ok(progress)
         });

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::{task::JoinSet, time::timeout};
+use tracing::Instrument as _;
 
 use super::{chunk::Chunk, flusher::Flusher, mapping::RowEncoder, slot::Slot};
 use crate::{
@@ -31,7 +32,8 @@ pub(super) struct PostgresWriter {
 impl PostgresWriter {
     pub(super) fn new(encoder: RowEncoder, slot: Arc<Slot>, flusher: Flusher) -> Self {
         let mut task = JoinSet::new();
-        task.spawn(flusher.run());
+        // What it logs is the job's.
+        task.spawn(flusher.run().in_current_span());
         Self {
             encoder,
             slot,

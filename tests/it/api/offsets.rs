@@ -53,3 +53,36 @@ fn offsets_are_shown_for_a_stopped_job_and_narrowed() {
         .job("inspectOffsets", "nobody")
         .refused("job-not-found");
 }
+
+#[test]
+fn records_can_be_looked_at() {
+    let scene = Scene::new("api-records");
+    let client = &scene.client;
+    let job = scene.create("api-records");
+    let look = |offset: &str, limit: &str| {
+        client
+            .job("lookAtRecords", &job)
+            .query("topic", &scene.topic)
+            .query("partition", "0")
+            .query("offset", offset)
+            .query("limit", limit)
+    };
+    let shown = look("8", "20").query("as", "text").expect(200);
+    let offsets: Vec<_> = shown.body["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|record| record["offset"].clone())
+        .collect();
+    assert_eq!(offsets, [8, 9], "{:#}", shown.body);
+    look("10", "1").refused("record-not-found");
+    look("11", "1").refused("offset-out-of-range");
+    look("8", "21").refused("invalid-request");
+    look("-1", "1").refused("invalid-request");
+    client
+        .job("lookAtRecords", &job)
+        .query("topic", "elsewhere")
+        .query("partition", "0")
+        .query("offset", "0")
+        .refused("unknown-topic");
+}

@@ -218,3 +218,68 @@ fn a_start_without_a_safe_position_says_what_there_is_to_choose() {
         .expect(200);
     assert_eq!(started.body["status"], "succeeded");
 }
+
+#[test]
+fn a_restart_is_one_operation_that_a_second_one_joins() {
+    let scene = Scene::new("api-restart");
+    let client = &scene.client;
+    let job = scene.run("api-restart");
+    let body = json!({"from": "earliest", "stop": {"checkpoint": "required"}});
+    let plan = client
+        .job("restartJob", &job)
+        .query("dry_run", "true")
+        .json(&body)
+        .expect(200);
+    assert_eq!(plan.body["basis"], "one-shot", "{:#}", plan.body);
+    let taken_on = client.job("restartJob", &job).json(&body).expect(202);
+    assert_eq!(taken_on.body["kind"], "restart");
+    let done = client
+        .call(
+            "getOperation",
+            &[("operation", taken_on.body["id"].as_str().expect("an id"))],
+        )
+        .query("wait", "60s")
+        .expect(200);
+    assert_eq!(done.body["status"], "succeeded", "{:#}", done.body);
+    assert_eq!(done.body["result"]["start"]["basis"], "one-shot");
+    client
+        .job("restartJob", &job)
+        .json(&json!({"stop": {"timeout": "1h"}}))
+        .refused("invalid-request");
+    client
+        .job("restartJob", &job)
+        .json(&json!({"timeout": "1m"}))
+        .refused("unknown-member");
+    client.job("restartJob", "nobody").refused("job-not-found");
+}
+
+#[test]
+fn only_a_record_that_a_job_failed_at_can_be_skipped() {
+    let scene = Scene::new("api-skip");
+    let client = &scene.client;
+    let job = scene.create("api-skip");
+    let record = json!({"topic": &scene.topic, "partition": 0, "offset": 0});
+    for dry_run in ["true", "false"] {
+        client
+            .job("skipRecord", &job)
+            .query("wait", "60s")
+            .query("dry_run", dry_run)
+            .json(&record)
+            .refused("not-blocked-there");
+    }
+    client
+        .job("skipRecord", &job)
+        .query("wait", "60s")
+        .json(&json!({"topic": "elsewhere", "partition": 0, "offset": 0}))
+        .refused("unknown-partition");
+    client
+        .job("skipRecord", &job)
+        .json(&json!({"topic": &scene.topic}))
+        .refused("invalid-request");
+    client
+        .job("skipRecord", "nobody")
+        .json(&record)
+        .refused("job-not-found");
+    let view = client.job("getJob", &job).expect(200);
+    assert_eq!(view.body["state"], "stopped");
+}

@@ -4,13 +4,94 @@ mod crash_points;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Scene, decided, earliest, with};
 use crate::support::{
+    kafka::PrivateKafka,
     producer::Load,
+    server::{Output, TestServer},
     wait::{SOON, eventually},
 };
+
+/// Asks for an operation while the brokers do not answer, and kills the server once it waits for them.
+fn kill_in_the_middle(
+    scene: &mut Scene,
+    cluster: &PrivateKafka,
+    verb: &str,
+    body: &Value,
+) -> String {
+    cluster.broker("pause-broker", 1);
+    let operation = scene.job.api.post(&scene.job.at(verb), body);
+    let path = format!(
+        "/api/v1/operations/{}",
+        operation["id"].as_str().expect("an id")
+    );
+    eventually(
+        "it waits for the brokers",
+        Duration::from_secs(60),
+        || match scene.job.api.get(&path) {
+            found
+                if found["step"]
+                    .to_string()
+                    .contains("the brokers are asked; waiting") =>
+            {
+                Ok(())
+            }
+            found => Err(format!("{found:#}")),
+        },
+    );
+    scene.server.kill();
+    scene.server.boot();
+    cluster.broker("resume-broker", 1);
+    eventually(
+        "the next server has ended it",
+        Duration::from_secs(60),
+        || match scene.job.api.get(&path) {
+            found if found["status"] == "succeeded" => Ok(()),
+            found => Err(format!("{found:#}")),
+        },
+    );
+    path
+}
+
+/// What was asked for stands in the store with the step it has come to: the next server carries it on, once.
+#[test]
+fn a_skip_and_a_restart_survive_a_kill_in_the_middle() {
+    let cluster = PrivateKafka::start(1);
+    let server = TestServer::start_on(&cluster.kafka, Output::Followed);
+    let mut scene = Scene::with(server, cluster.kafka.clone(), "kill-operation", 1);
+    scene.produce(0, 3);
+    scene.producer.send(&scene.name, 0, b"{not json", None);
+    scene.producer.flush();
+    scene.produce(0, 2);
+    let spec = with(scene.spec(&earliest()), "/source/format", json!("json"));
+    scene.job.put_spec(&spec);
+    scene.job.operate_any("/start", &json!({}));
+    scene.server.await_state(&scene.job, "failed");
+
+    let skip = json!({"topic": scene.name, "partition": 0, "offset": 3});
+    let path = kill_in_the_middle(&mut scene, &cluster, "/skip", &skip);
+    assert_eq!(scene.job.api.get(&path)["changed"], true);
+    scene.server.await_state(&scene.job, "running");
+    scene.await_positions(&[(0, 6)]);
+    assert_eq!(
+        scene.server.log.since(0, &scene.name)[&0],
+        [0, 1, 2, 4, 5],
+        "each once, but the one"
+    );
+
+    let mark = scene.server.log.mark();
+    let restart = json!({
+        "from": "specific-offsets", "offsets": {&scene.name: {"0": 4}}, "stop": {"checkpoint": "none"},
+    });
+    kill_in_the_middle(&mut scene, &cluster, "/restart", &restart);
+    scene.server.await_state(&scene.job, "running");
+    scene.await_exactly(mark, &[(0, 4..6)]);
+    scene.produce(0, 1);
+    scene.await_exactly(mark, &[(0, 4..7)]);
+    assert_eq!(scene.job.view()["desired_state"], "running");
+}
 
 /// risingwavelabs/risingwave issue 5192 and apache/iggy issue 4199: after a recovery records were missing, because what had
 /// been polled counted as done. Ten kills under load: offsets never go back, and every record comes at least once.

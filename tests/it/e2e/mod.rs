@@ -15,6 +15,7 @@ mod many_partitions;
 mod outages;
 mod parallelism;
 mod postgres;
+mod restart;
 mod shutdown;
 mod sink_progress;
 mod startup_mode_changes;
@@ -23,6 +24,7 @@ mod stop_start;
 mod transactions;
 mod two_brokers;
 mod ui;
+mod warehouse;
 mod watch;
 
 use std::collections::BTreeMap;

@@ -47,6 +47,9 @@ fn a_changed_mode_without_an_intent_is_refused_and_changes_nothing() {
         "{:#}",
         problem.body
     );
+    // And the line that does it at once.
+    let lines = problem.body["choices"].to_string();
+    assert!(lines.contains("/restart?wait=90s"), "{lines}");
     assert_eq!(scene.job.api.get(&path), before);
     assert_eq!(scene.job.plan().starts(), [(0, 12)].into());
     // The same mode again is no change and no conflict: a re-apply stays quiet.

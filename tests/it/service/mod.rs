@@ -1,5 +1,6 @@
 //! The services with everything real below them: jobs are created, started, moved and stopped as a caller would do it.
 
+mod at_rest;
 mod life;
 mod outages;
 mod start_positions;

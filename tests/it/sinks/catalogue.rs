@@ -292,12 +292,12 @@ fn on_keys_and_rights() -> Vec<Case> {
             make_index,
         ),
         case(
-            "CREATE TABLE app.t (id text CONSTRAINT late UNIQUE DEFERRABLE, total numeric)",
+            "CREATE TABLE app.t (id text UNIQUE, total numeric, CONSTRAINT late PRIMARY KEY (id) DEFERRABLE)",
             key_and_total(),
             upsert(),
             "/sink/write/key",
-            "\"late\" is deferrable",
-            make_index,
+            "the constraint \"late\" is deferrable",
+            Some(r#"ALTER TABLE "app"."t" DROP CONSTRAINT "late", ADD PRIMARY KEY ("id");"#),
         ),
         case(
             "CREATE TABLE app.t (id text, total numeric) PARTITION BY RANGE (total)",

@@ -39,7 +39,6 @@ fn keyed(id: &str, job: &handover::store::JobRow) -> NewOperation {
 }
 
 #[tokio::test]
-#[expect(clippy::too_many_lines, reason = "one list of what is not inherited")]
 async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
     let world = World::new().await;
     let store = &world.store;
@@ -77,8 +76,8 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             checkpoint: None,
             set_aside: None,
             partitions: Vec::new(),
-            totals: PlanTotals::default(),
             sink: PlannedSink::default(),
+            totals: PlanTotals::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),
             summary: String::new(),

@@ -16,6 +16,7 @@ mod outages;
 mod plans;
 mod retention;
 mod schema;
+mod skips;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -223,5 +224,6 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        operation: None,
     }
 }

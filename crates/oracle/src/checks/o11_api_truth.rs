@@ -5,7 +5,7 @@
 
 use crate::{
     facts::Facts,
-    run::{ApiAnswer, Checkpoint, Micros, Said, Snapshot, Status, StoredState, Vector},
+    run::{ApiAnswer, Checkpoint, Fault, Micros, Said, Snapshot, Status, StoredState, Vector},
     verdict::{Finding, Tally},
 };
 
@@ -198,18 +198,17 @@ fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, st
     }
 }
 
-/// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, and its successor rightly
-/// says `starting`.
+/// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, or one whose storing was not
+/// answered, and `starting` is right.
 fn was_struck_since(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
     let is_same = |snapshot: &&Snapshot| snapshot.state.as_ref() == Some(stored);
     let first = facts.snapshots.iter().position(is_same);
     first.is_some_and(|first| {
         // It was stored after the look before, which had not seen it.
         let stored_after = facts.snapshots[first.saturating_sub(1)].began;
-        let lifetime = stored_after..=answer.at;
-        facts
-            .faults
-            .iter()
-            .any(|fault| lifetime.contains(&fault.at))
+        let struck = |fault: &Fault| {
+            fault.at >= stored_after && fault.began.unwrap_or(fault.at) <= answer.at
+        };
+        facts.faults.iter().any(|fault| struck(fault))
     })
 }

@@ -307,6 +307,9 @@ impl Judge<'_> {
         };
         let candidates: Vec<&UniqueIndex> =
             relation.unique_indexes.iter().filter(is_on_key).collect();
+        if let Some(late) = candidates.iter().find(|index| index.is_deferrable) {
+            return Some(self.deferrable(late));
+        }
         let flaws: Vec<String> = candidates.iter().filter_map(|index| flaw(index)).collect();
         if flaws.len() < candidates.len() {
             return None;
@@ -350,6 +353,27 @@ impl Judge<'_> {
         );
         let statement = format!("CREATE UNIQUE INDEX ON {} ({columns});", self.table);
         Some(with_remedy(KEY, what, &statement))
+    }
+
+    /// One such constraint keeps ON CONFLICT from working, whatever other indexes there are.
+    fn deferrable(&self, index: &UniqueIndex) -> FieldError {
+        let (name, columns) = (
+            quoted(&index.name),
+            list(index.columns.iter().map(|name| quoted(name))),
+        );
+        let kind = if index.is_primary {
+            "PRIMARY KEY"
+        } else {
+            "UNIQUE"
+        };
+        let what = format!(
+            "the constraint {name} is deferrable, and PostgreSQL has no ON CONFLICT with such a one"
+        );
+        let statement = format!(
+            "ALTER TABLE {} DROP CONSTRAINT {name}, ADD {kind} ({columns});",
+            self.table
+        );
+        with_remedy(KEY, what, &statement)
     }
 
     fn privileges(&self, relation: &Relation) -> Option<FieldError> {
@@ -410,8 +434,6 @@ fn rank(source: &ColumnSource) -> u8 {
 fn flaw(index: &UniqueIndex) -> Option<String> {
     let why = if index.is_partial {
         "partial"
-    } else if index.is_deferrable {
-        "deferrable"
     } else if !index.is_valid {
         "not valid"
     } else {

@@ -274,18 +274,27 @@ impl TextColumn {
             Cell::Made(text) => self.text.push_str(text),
             Cell::Bytes(bytes) => {
                 self.text.push_str("\\x");
-                self.text
-                    .extend(bytes.iter().flat_map(|byte| hex(*byte)).map(char::from));
+                let mut digits = [b'0'; 128];
+                for piece in bytes.chunks(digits.len() / 2) {
+                    let digits = &mut digits[..piece.len() * 2];
+                    write_hex(digits, piece);
+                    self.push_ascii(digits);
+                }
             }
             Cell::Integer(number) => self.text.push_str(Digits::of(*number).as_str()),
             Cell::Timestamp(instant) => {
                 let mut bytes = Vec::with_capacity(32);
                 push_timestamp(&mut bytes, instant);
-                self.text.extend(bytes.into_iter().map(char::from));
+                self.push_ascii(&bytes);
             }
         }
         let is_there = *cell != Cell::Null;
         self.ends.push((self.text.len(), is_there));
+    }
+
+    fn push_ascii(&mut self, digits: &[u8]) {
+        self.text
+            .push_str(std::str::from_utf8(digits).unwrap_or_default());
     }
 
     fn values(&self, range: Range<usize>) -> Vec<Option<&str>> {
@@ -312,8 +321,7 @@ fn push_copy(text: &mut Vec<u8>, cell: &Cell<'_>) {
         Cell::Bytes(bytes) => {
             // The backslash of bytea's own form is escaped once more.
             text.extend_from_slice(b"\\\\x");
-            text.reserve(bytes.len() * 2);
-            text.extend(bytes.iter().flat_map(|byte| hex(*byte)));
+            push_hex(text, bytes);
         }
         Cell::Integer(number) => text.extend_from_slice(Digits::of(*number).as_str().as_bytes()),
         Cell::Timestamp(instant) => push_timestamp(text, instant),
@@ -321,9 +329,24 @@ fn push_copy(text: &mut Vec<u8>, cell: &Cell<'_>) {
 }
 
 /// Escapes what ends values and rows in COPY's text format, and the backslash itself.
-fn push_escaped(text: &mut Vec<u8>, mut plain: &[u8]) {
-    let is_special = |byte: &u8| matches!(byte, b'\\' | b'\t' | b'\n' | b'\r');
-    while let Some(at) = plain.iter().position(is_special) {
+fn push_escaped(text: &mut Vec<u8>, plain: &[u8]) {
+    // Most texts have nothing to escape. A loop over a fixed length without an exit is one of vector instructions.
+    let mut pieces = plain.chunks_exact(32);
+    for piece in &mut pieces {
+        if piece
+            .iter()
+            .fold(false, |any, byte| any | is_special(*byte))
+        {
+            push_escaped_bytes(text, piece);
+        } else {
+            text.extend_from_slice(piece);
+        }
+    }
+    push_escaped_bytes(text, pieces.remainder());
+}
+
+fn push_escaped_bytes(text: &mut Vec<u8>, mut plain: &[u8]) {
+    while let Some(at) = plain.iter().position(|byte| is_special(*byte)) {
         text.extend_from_slice(&plain[..at]);
         let letter = match plain[at] {
             b'\t' => b't',
@@ -337,10 +360,24 @@ fn push_escaped(text: &mut Vec<u8>, mut plain: &[u8]) {
     text.extend_from_slice(plain);
 }
 
+fn is_special(byte: u8) -> bool {
+    (byte == b'\\') | (byte == b'\t') | (byte == b'\n') | (byte == b'\r')
+}
+
 const HEX: [u8; 16] = *b"0123456789abcdef";
 
-fn hex(byte: u8) -> [u8; 2] {
-    [HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]
+/// Writes bytes as hexadecimal digits, two for each.
+fn write_hex(digits: &mut [u8], bytes: &[u8]) {
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = HEX[usize::from(byte >> 4)];
+        pair[1] = HEX[usize::from(byte & 15)];
+    }
+}
+
+fn push_hex(text: &mut Vec<u8>, bytes: &[u8]) {
+    let begin = text.len();
+    text.resize(begin + bytes.len() * 2, b'0');
+    write_hex(&mut text[begin..], bytes);
 }
 
 /// A whole number in decimal, without an allocation.
@@ -383,30 +420,37 @@ fn digit(number: u64) -> u8 {
 
 /// `2026-11-29 17:19:36.123+00`, and years before the first as PostgreSQL writes them.
 fn push_timestamp(text: &mut Vec<u8>, instant: &DateTime<chrono::Utc>) {
-    let is_before_christ = instant.year() < 1;
+    let (date, time) = (instant.date_naive(), instant.time());
+    let is_before_christ = date.year() < 1;
     let year = if is_before_christ {
-        1 - instant.year()
+        1 - date.year()
     } else {
-        instant.year()
+        date.year()
     };
-    let mut number = |number: u32, width: usize, before: &[u8]| {
-        text.extend_from_slice(before);
-        let digits = Digits::of(i64::from(number));
-        let missing = width.saturating_sub(digits.as_str().len());
-        text.extend(std::iter::repeat_n(b'0', missing));
-        text.extend_from_slice(digits.as_str().as_bytes());
-    };
-    number(year.unsigned_abs(), 4, b"");
-    number(instant.month(), 2, b"-");
-    number(instant.day(), 2, b"-");
-    number(instant.hour(), 2, b" ");
-    number(instant.minute(), 2, b":");
-    number(instant.second(), 2, b":");
-    number(instant.timestamp_subsec_millis(), 3, b".");
+    push_number(text, year.unsigned_abs(), 4);
+    for (before, number, width) in [
+        (b'-', date.month(), 2),
+        (b'-', date.day(), 2),
+        (b' ', time.hour(), 2),
+        (b':', time.minute(), 2),
+        (b':', time.second(), 2),
+        (b'.', instant.timestamp_subsec_millis(), 3),
+    ] {
+        text.push(before);
+        push_number(text, number, width);
+    }
     text.extend_from_slice(b"+00");
     if is_before_christ {
         text.extend_from_slice(b" BC");
     }
+}
+
+/// A number with zeros in front up to a width.
+fn push_number(text: &mut Vec<u8>, number: u32, width: usize) {
+    let digits = Digits::of(i64::from(number));
+    let begin = digits.begin.min(digits.bytes.len() - width);
+    // In front of the digits there are zeros.
+    text.extend_from_slice(&digits.bytes[begin..]);
 }
 
 #[cfg(test)]
@@ -428,6 +472,10 @@ mod tests {
             (Cell::Text(r"\."), r"\\."),
             (Cell::Text("a\tb\nc\rd\\e"), r"a\tb\nc\rd\\e"),
             (Cell::Text("größe"), "größe"),
+            (
+                Cell::Text("a long text without anything, and a tab\t, and more of it"),
+                r"a long text without anything, and a tab\t, and more of it",
+            ),
             (Cell::Bytes(&[]), r"\\x"),
             (Cell::Bytes(&[0, 0x0a, 0xff]), r"\\x000aff"),
             (Cell::Integer(0), "0"),

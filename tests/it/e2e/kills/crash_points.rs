@@ -5,16 +5,22 @@
 
 use std::collections::BTreeMap;
 
+use handover::crash_point::CrashPoint;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    e2e::{Scene, decided, earliest},
+    e2e::{
+        Scene, decided, earliest,
+        warehouse::Warehouse,
+        watch::{assert_history_grows, await_newer_checkpoint},
+    },
     support::wait::{SOON, eventually},
 };
 
-/// Most that one round sends to each partition.
+/// What one round sends to each partition.
 const SOME: usize = 10;
+const SENT: i64 = 10;
 
 /// One job on two partitions, what its topic holds, and what was seen of it.
 struct Life {
@@ -43,7 +49,7 @@ impl Life {
 
     fn produce(&mut self) {
         self.scene.produce_all(SOME);
-        self.produced += i64::try_from(SOME).expect("a small number");
+        self.produced += SENT;
     }
 
     fn everything(&self) -> BTreeMap<i32, i64> {
@@ -113,7 +119,7 @@ fn at_each_point_of_a_start() {
         life.produce();
         life.await_all();
         let first = life.scene.server.log.first_since(mark, &life.scene.name);
-        let wanted = life.produced - i64::try_from(SOME).expect("a small number");
+        let wanted = life.produced - SENT;
         assert_eq!(first, [(0, wanted), (1, wanted)].into(), "{point}");
         life.scene.job.checkpoint();
         life.has_grown();
@@ -222,13 +228,49 @@ fn at_each_point_of_a_stop() {
         life.scene.job.start(&json!({}));
         life.produce();
         life.await_all();
-        let sent = 2 * i64::try_from(SOME).expect("a small number");
-        let wanted = life.produced - sent..life.produced;
+        let wanted = life.produced - 2 * SENT..life.produced;
         life.scene
             .await_exactly(mark, &[(0, wanted.clone()), (1, wanted)]);
         life.scene.job.checkpoint();
         life.has_grown();
     }
+}
+
+/// A job that writes to a table dies at each point of its life, one after the other and without a quiet start in between:
+/// whatever the table, the store and the group knew of each other, every record is one row.
+#[test]
+fn wherever_a_job_with_a_table_dies_every_record_is_one_row() {
+    let mut warehouse = Warehouse::start("crash-rows");
+    let mut ends = BTreeMap::from([(0, 0), (1, 0)]);
+    let mut produce = |scene: &Scene| {
+        scene.produce_all(SOME);
+        ends.values_mut().for_each(|end| *end += SENT);
+        ends.clone()
+    };
+    await_newer_checkpoint(&warehouse.scene, 0);
+    let of_a_stop = [CrashPoint::BeforeStopSettled, CrashPoint::StopSettled];
+    let points = CrashPoint::ALL
+        .iter()
+        .filter(|point| !of_a_stop.contains(point));
+    warehouse.scene.server.kill();
+    for point in points {
+        warehouse.scene.server.boot_to_crash(point.name());
+        produce(&warehouse.scene);
+        warehouse.scene.server.await_crash();
+    }
+    warehouse.scene.server.boot();
+    let ends = produce(&warehouse.scene);
+    eventually("everything is checkpointed", SOON, || {
+        match warehouse.scene.checkpointed() {
+            (_, offsets) if decided(&offsets) == ends => Ok(()),
+            found => Err(format!("{found:?}, wanted {ends:?}")),
+        }
+    });
+    warehouse.assert_one_row_each(&ends);
+    assert_history_grows(&warehouse.scene);
+    let report = warehouse.scene.job.stop();
+    assert_eq!(report["will_replay"], 0, "{report:#}");
+    assert_eq!(warehouse.scene.group_offsets(), ends);
 }
 
 /// A test that waits for a crash at a misspelt point would wait for ever.

@@ -84,7 +84,7 @@ async fn a_claim_waits_for_a_commit_that_is_under_way() {
     gate.somebody_waits(&world).await;
     let claim = tokio::spawn(async move { new.recover(LeaseEpoch(2)).await });
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
-                   AND query LIKE '%sink_claims%'";
+                   AND query LIKE '%handover_sink.claims%'";
     until("the claim waits", async || world.number(waiting).await == 1).await;
     assert!(!claim.is_finished());
     gate.open().await;
@@ -128,11 +128,11 @@ async fn a_newer_decision_counts_and_the_same_one_is_not_written_over() {
 async fn progress_that_something_else_has_changed_is_not_written_over() {
     let world = World::new().await;
     for change in [
-        "UPDATE handover.sink_progress SET next_offset = 3",
-        "UPDATE handover.sink_progress SET position_id = 9",
+        "UPDATE handover_sink.progress SET next_offset = 3",
+        "UPDATE handover_sink.progress SET position_id = 9",
         // By just what is about to be written.
-        "UPDATE handover.sink_progress SET next_offset = 12",
-        "DELETE FROM handover.sink_progress",
+        "UPDATE handover_sink.progress SET next_offset = 12",
+        "DELETE FROM handover_sink.progress",
     ] {
         let sink = world.sink(new_job(), &raw());
         let mut writer = world.writer(&sink, 1, &[(0, 10, 1)]).await;

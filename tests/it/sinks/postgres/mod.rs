@@ -5,7 +5,6 @@
     reason = "tests look at the target behind the sink's back, from tasks of their own"
 )]
 
-mod commit_cuts;
 mod fences;
 mod outages;
 mod rejections;

@@ -1,4 +1,4 @@
-//! The schema `handover` in the target, and roles that may not make it.
+//! The schema `handover_sink` in the target, and roles that may not make it.
 
 use super::*;
 
@@ -51,7 +51,7 @@ async fn a_role_that_may_not_create_is_told_what_an_owner_has_to_run() {
         .unwrap();
     for words in [&error.detail, &fault.message] {
         let (_, lines) = words.split_once("run: ").unwrap();
-        assert!(lines.starts_with("CREATE SCHEMA handover;"), "{lines}");
+        assert!(lines.starts_with("CREATE SCHEMA handover_sink;"), "{lines}");
     }
     // As written.
     let (_, lines) = fault.message.split_once("run: ").unwrap();
@@ -65,6 +65,19 @@ async fn a_role_that_may_not_create_is_told_what_an_owner_has_to_run() {
         .await
         .unwrap();
     assert_eq!(world.rows().await, 2);
+    // Each right that is taken away is asked for, and no more.
+    for right in [
+        "USAGE ON SCHEMA handover_sink",
+        "SELECT, INSERT, UPDATE, DELETE ON handover_sink.progress",
+    ] {
+        world
+            .run(&format!("REVOKE {right} FROM {}", clerk.name))
+            .await;
+        let error = sink.progress().await.unwrap_err();
+        let grant = format!("run: GRANT {right} TO \"{}\";", clerk.name);
+        assert!(error.detail.ends_with(&grant), "{error}");
+        world.run(&format!("GRANT {right} TO {}", clerk.name)).await;
+    }
     // Taken away while it runs.
     world
         .run(&format!("REVOKE INSERT ON orders FROM {}", clerk.name))
@@ -96,7 +109,7 @@ async fn jobs_that_begin_at_once_make_the_schema_together() {
     }
     assert_eq!(
         world
-            .number("SELECT count(*) FROM handover.sink_claims")
+            .number("SELECT count(*) FROM handover_sink.claims")
             .await,
         8
     );

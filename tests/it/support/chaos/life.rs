@@ -11,7 +11,9 @@ use super::Chaos;
 /// One life in so many dies at a crash point, if it comes to it.
 const CRASHES: u32 = 4;
 /// One life in so many loses a connection at a COMMIT, if it comes to it.
-const CUTS: u32 = 4;
+const CUTS: u32 = 3;
+/// A life that is to come to something gets the time for it.
+const LONG_ENOUGH: Duration = Duration::from_millis(1_500);
 
 /// A life of the server.
 #[derive(Debug, Clone, Default)]
@@ -22,8 +24,26 @@ pub(crate) struct Life {
     pub(crate) from_reading: bool,
     /// Where it is to die by itself, in the words of `HANDOVER_CRASH_AT`.
     pub(crate) crash_at: Option<String>,
-    /// What is to break at a COMMIT, and whether of the sink's target (or else of the store).
-    pub(crate) cut: Option<(CommitFault, bool)>,
+    /// What is to break at a COMMIT.
+    pub(crate) cut: Option<Cut>,
+}
+
+/// A connection that breaks at a COMMIT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) fault: CommitFault,
+    pub(crate) at: Place,
+}
+
+/// Which transaction it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The sink's, with rows in it.
+    Rows,
+    /// The store's, with a checkpoint in it.
+    Checkpoint,
+    /// Any of the store's.
+    Store,
 }
 
 impl Life {
@@ -43,16 +63,20 @@ impl Life {
         let from_reading = random.u32(..3) > 0;
         let crashes = random.u32(..CRASHES) == 0;
         let point = random.choice(points()).expect("there are points");
-        let occasion = random.u32(1..=2);
+        let again = random.bool();
         let cuts = random.u32(..CUTS) == 0;
-        // Swallowed answers take a time-out to be noticed: the life ends before.
+        // An answer that is swallowed takes a time-out to be noticed: the life ends before.
         let fault = random.choice([CommitFault::BeforeServer, CommitFault::AnswerDropped]);
-        let of_target = random.bool();
+        let place = random.choice([Place::Rows, Place::Rows, Place::Checkpoint, Place::Store]);
+        let crash_at = crashes.then(|| crash_at(point, again));
         Self {
-            span,
-            from_reading,
-            crash_at: crashes.then(|| format!("{}:{occasion}", point.name())),
-            cut: cuts.then(|| (fault.expect("one of them"), of_target)),
+            span: if crashes { span.max(LONG_ENOUGH) } else { span },
+            from_reading: from_reading || crashes,
+            crash_at,
+            cut: cuts.then(|| Cut {
+                fault: fault.expect("one of them"),
+                at: place.expect("one of them"),
+            }),
         }
     }
 }
@@ -67,4 +91,18 @@ fn points() -> Vec<CrashPoint> {
         )
     })
     .collect()
+}
+
+/// The first time, or the second where there is one in a life.
+fn crash_at(point: CrashPoint, again: bool) -> String {
+    let comes_once = matches!(
+        point,
+        CrashPoint::LeaseTaken
+            | CrashPoint::SinkClaimed
+            | CrashPoint::BeforeStartStored
+            | CrashPoint::StartStored
+            | CrashPoint::SinkAssigned
+    );
+    let time = if again && !comes_once { 2 } else { 1 };
+    format!("{}:{time}", point.name())
 }

@@ -13,7 +13,7 @@ mod store;
 mod watcher;
 mod writer;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use fault_proxy::Proxy;
@@ -27,7 +27,7 @@ use self::{
     api::ApiReader,
     clock::Clock,
     group::GroupReader,
-    life::Life,
+    life::{Life, Place},
     sink::{LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
     store::{Standing, StoreReader, sessions},
     watcher::Watcher,
@@ -94,6 +94,8 @@ impl SinkKind {
 
 /// Name of the sink's connection in the server's file.
 const WAREHOUSE: &str = "warehouse";
+/// What stands in every statement that appends rows.
+const ROWS: &str = "FROM STDIN";
 const PARTITIONS: i32 = 4;
 const PARALLELISM: u32 = 2;
 
@@ -117,11 +119,11 @@ impl Chaos {
     fn planned(&self) -> BTreeMap<String, u64> {
         let mut planned = BTreeMap::from([
             (KILLED_RUNNING.to_owned(), self.kills.div_ceil(3)),
-            (CRASHED.to_owned(), self.kills.div_ceil(20)),
-            (CUT_OF_STORE.to_owned(), self.kills.div_ceil(25)),
+            (CRASHED.to_owned(), self.kills.div_ceil(10)),
+            (CUT_OF_STORE.to_owned(), self.kills.div_ceil(20)),
         ]);
         if self.sink == SinkKind::Postgres {
-            planned.insert(CUT_OF_TARGET.to_owned(), self.kills.div_ceil(25));
+            planned.insert(CUT_OF_TARGET.to_owned(), self.kills.div_ceil(20));
         }
         planned
     }
@@ -162,7 +164,8 @@ struct Stage {
     group_watcher: Watcher<Event>,
     api_watcher: Watcher<Event>,
     sink_watcher: Option<Watcher<Look>>,
-    faults: Vec<Fault>,
+    deaths: Vec<Fault>,
+    cuts: Vec<Watcher<Fault>>,
     /// What the present life has to bear.
     life: Life,
     /// Where the job stood at the last kill.
@@ -173,12 +176,11 @@ struct Stage {
 
 /// A database behind a proxy that breaks connections.
 struct Breaker {
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     /// Through the proxy.
     proxied: String,
     /// Past it.
     url: String,
-    cuts: u64,
     _database: Database,
 }
 
@@ -188,18 +190,35 @@ impl Breaker {
         let url = database.url();
         let (proxy, proxied) = block_on(async { proxied(&url) });
         Self {
-            proxy,
+            proxy: Arc::new(proxy),
             proxied,
             url,
-            cuts: 0,
             _database: database,
         }
     }
 
-    /// How often it has broken a connection since it was asked last.
-    fn new_cuts(&mut self) -> u64 {
-        let all = self.proxy.effective().total();
-        all - std::mem::replace(&mut self.cuts, all)
+    /// Notes when a connection breaks.
+    fn watch(&self, kind: &'static str, clock: Clock) -> Watcher<Fault> {
+        let proxy = Arc::clone(&self.proxy);
+        let (mut known, mut looked) = (0, clock.now());
+        Watcher::start(kind, Duration::from_millis(2), move || {
+            let began = std::mem::replace(&mut looked, clock.now());
+            if proxy.effective().total() == known {
+                return None;
+            }
+            known += 1;
+            Some(fault(Some(began), clock.now(), kind, true))
+        })
+    }
+}
+
+fn fault(began: Option<Micros>, at: Micros, kind: &str, effective: bool) -> Fault {
+    Fault {
+        began,
+        at,
+        healed: None,
+        kind: kind.to_owned(),
+        effective,
     }
 }
 
@@ -238,6 +257,12 @@ impl Stage {
         let api_watcher =
             Watcher::start("the API", Duration::from_millis(25), move || of_api.look());
         let sink_watcher = watch_sink(&server, target.as_ref(), chaos.sink, clock);
+        let mut cuts = vec![store_proxy.watch(CUT_OF_STORE, clock)];
+        cuts.extend(
+            target
+                .iter()
+                .map(|target| target.watch(CUT_OF_TARGET, clock)),
+        );
         // All of them have looked before anything happens.
         store_watcher.await_another(1);
         group_watcher.await_another(1);
@@ -262,7 +287,8 @@ impl Stage {
             group_watcher,
             api_watcher,
             sink_watcher,
-            faults: Vec::new(),
+            deaths: Vec::new(),
+            cuts,
             life: Life::short(),
             last: Standing::default(),
             store_proxy,
@@ -273,33 +299,37 @@ impl Stage {
     /// Whether the run has been as rough as planned, or is given up.
     fn is_enough(&self) -> bool {
         let planned = self.chaos.kills;
-        let kills = self.deaths();
+        let deaths = self.deaths.len() as u64;
         let faults = self.chaos.planned();
-        let is_met = faults.iter().all(|(kind, least)| {
-            let struck = |fault: &&Fault| fault.effective && fault.kind == *kind;
-            self.faults.iter().filter(struck).count() as u64 >= *least
-        });
-        kills >= planned && (is_met || kills >= planned * 2)
+        let is_met = faults
+            .iter()
+            .all(|(kind, least)| self.effective(kind) >= *least);
+        deaths >= planned && (is_met || deaths >= planned * 2)
     }
 
-    /// How many lives have ended.
-    fn deaths(&self) -> u64 {
-        let cuts = [CUT_OF_STORE, CUT_OF_TARGET];
-        let deaths = self
-            .faults
-            .iter()
-            .filter(|fault| !cuts.contains(&fault.kind.as_str()));
-        deaths.count() as u64
+    /// How many faults of a kind have taken effect.
+    fn effective(&self, kind: &str) -> u64 {
+        let cuts = |breaker: &Breaker| breaker.proxy.effective().total();
+        match kind {
+            CUT_OF_STORE => cuts(&self.store_proxy),
+            CUT_OF_TARGET => self.target.as_ref().map_or(0, cuts),
+            kind => {
+                let struck = |fault: &&Fault| fault.effective && fault.kind == kind;
+                self.deaths.iter().filter(struck).count() as u64
+            }
+        }
     }
 
     /// Lets the server live until its time is over or it comes to its crash point, and starts it again.
     fn die(&mut self) {
         let has_crashed = (self.life.from_reading && self.crashes_before_it_reads())
             || self.server.crashes_within(self.life.span);
-        let at = self.clock.now();
+        // One that died by itself was seen to live at most a moment ago; the time of that is not known so well.
+        let began = (!has_crashed).then(|| self.clock.now());
         if !has_crashed {
             self.server.kill();
         }
+        let at = self.clock.now();
         // Nobody writes any more: this is what the dead server left.
         let left = self.store.standing();
         let kind = if has_crashed {
@@ -315,13 +345,12 @@ impl Stage {
         let is_uncovered = |(partition, end): (&i32, &i64)| left.newest.get(partition) < Some(end);
         println!(
             "{at} us, death {}: {kind}, epoch {}, {:?}",
-            self.deaths() + 1,
+            self.deaths.len() + 1,
             left.epoch,
             self.life
         );
         let effective = ends.iter().any(is_uncovered);
-        self.note(at, kind, effective);
-        self.note_cuts(at);
+        self.deaths.push(fault(began, at, kind, effective));
         self.last = left;
         self.next_life();
     }
@@ -342,32 +371,20 @@ impl Stage {
         })
     }
 
-    fn note(&mut self, at: Micros, kind: &str, effective: bool) {
-        self.faults.push(Fault {
-            at,
-            healed: None,
-            kind: kind.to_owned(),
-            effective,
-        });
-    }
-
-    fn note_cuts(&mut self, at: Micros) {
-        let of_target = self.target.as_mut().map_or(0, Breaker::new_cuts);
-        let of_store = self.store_proxy.new_cuts();
-        for _ in 0..of_target {
-            self.note(at, CUT_OF_TARGET, true);
-        }
-        for _ in 0..of_store {
-            self.note(at, CUT_OF_STORE, true);
-        }
-    }
-
     fn next_life(&mut self) {
         self.life = Life::draw(&self.chaos, &mut self.random);
         self.heal();
-        if let Some((fault, of_target)) = self.life.cut {
-            let target = self.target.as_ref().filter(|_| of_target);
-            target.unwrap_or(&self.store_proxy).proxy.arm(fault, 1);
+        if let Some(cut) = self.life.cut {
+            let store = &self.store_proxy.proxy;
+            match (cut.at, &self.target) {
+                (Place::Rows, Some(target)) => {
+                    target.proxy.arm_touching(ROWS, cut.fault, 1);
+                }
+                (Place::Rows | Place::Checkpoint, _) => {
+                    store.arm_touching("INSERT INTO checkpoints", cut.fault, 1);
+                }
+                (Place::Store, _) => store.arm(cut.fault, 1),
+            }
         }
         match self.life.crash_at.clone() {
             Some(point) => self.server.boot_to_crash(&point),
@@ -391,7 +408,7 @@ impl Stage {
         self.server.kill();
         self.server.boot();
         self.server.await_state(&self.job, "running");
-        if let Some(fault) = self.faults.last_mut() {
+        if let Some(fault) = self.deaths.last_mut() {
             fault.healed = Some(self.clock.now());
         }
         let journal = self.writer.end();
@@ -425,7 +442,8 @@ impl Stage {
         history.extend(self.store_watcher.end());
         history.extend(self.group_watcher.end());
         history.extend(self.api_watcher.end());
-        history.extend(self.faults.into_iter().map(Event::Fault));
+        let cuts = self.cuts.into_iter().flat_map(Watcher::end);
+        history.extend(self.deaths.into_iter().chain(cuts).map(Event::Fault));
         let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
         let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
         Run {

@@ -1,0 +1,109 @@
+//! Restarts: asked for here, carried out by the job's task.
+
+use serde_json::json;
+
+use super::{
+    Service,
+    core::JobEntry,
+    error::{Result, ServiceError},
+    job_task::StoredRestart,
+    operations::accepted,
+    queries::{Accepted, Caller},
+    startup_mode::refuse_future_start,
+};
+use crate::{
+    model::{
+        code::Code,
+        ids::{JobName, OperationId},
+        job_state::DesiredState,
+        operation::OperationKind,
+        resolver::StartBasis,
+        start::RestartRequest,
+    },
+    store::{CreateOperation, StoredPlan},
+};
+
+impl Service {
+    pub(super) async fn ask_restart(
+        &self,
+        name: &JobName,
+        request: &RestartRequest,
+        caller: &Caller,
+    ) -> Result<Accepted> {
+        let core = &self.core;
+        core.refuse_when_stopping()?;
+        let start = &request.start;
+        refuse_future_start(&start.from, core.now()).map_err(|error| error.job(name))?;
+        let job = core.job(name).await?;
+        core.refresh(&job).await;
+        if let Some(plan) = &start.plan {
+            let plan = self.usable_plan(name, plan).await?;
+            if job.shared().run.is_some() {
+                refuse_plan_of_checkpoint(name, &plan)?;
+            }
+        }
+        let mut new = self.new_operation(
+            &job,
+            OperationKind::Restart,
+            json!(request),
+            start.reason.as_ref(),
+            caller,
+        );
+        let desired_before = job.shared().row.desired_state;
+        new.request = json!(StoredRestart::new(request, desired_before));
+        let created = core
+            .store
+            .create_operation(&new, Some(DesiredState::Running))
+            .await?;
+        let same = match &created {
+            CreateOperation::Busy(other) => {
+                self.asks_for_the_same(&job, &other.id, request).await?
+            }
+            CreateOperation::Created(_)
+            | CreateOperation::Replayed(_)
+            | CreateOperation::KeyReused
+            | CreateOperation::Joined(_) => false,
+        };
+        let accepted = accepted(name, created, same.then_some(OperationKind::Restart))?;
+        if !accepted.operation.status.is_final() {
+            job.shared().row.desired_state = DesiredState::Running;
+            job.wake.notify_one();
+        }
+        Ok(accepted)
+    }
+
+    /// Whether an open operation is a restart to the same place: then it does for both.
+    async fn asks_for_the_same(
+        &self,
+        job: &JobEntry,
+        id: &OperationId,
+        request: &RestartRequest,
+    ) -> Result<bool> {
+        let open = self.core.store.open_operations(job.uid).await?;
+        let other = open.into_iter().find(|(operation, _)| operation.id == *id);
+        Ok(other.is_some_and(|(operation, stored)| {
+            operation.kind == OperationKind::Restart
+                && serde_json::from_value::<StoredRestart>(stored)
+                    .is_ok_and(|stored| stored.is_same(request))
+        }))
+    }
+}
+
+/// The stop's own checkpoint would make such a plan stale: said before anything is stopped.
+fn refuse_plan_of_checkpoint(job: &JobName, plan: &StoredPlan) -> Result<()> {
+    let moves_everything = plan.resolved.basis == StartBasis::OneShot
+        && plan.request.partitions.is_none()
+        && plan.pending_start.is_none();
+    if moves_everything {
+        return Ok(());
+    }
+    Err(ServiceError::new(
+        Code::PlanStale,
+        format!(
+            "plan {} rests on a checkpoint, and stopping takes another one; nothing was stopped",
+            plan.id
+        ),
+    )
+    .job(job)
+    .hint("Restart without a plan, or stop first and start by a plan that is made then."))
+}
