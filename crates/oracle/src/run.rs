@@ -326,6 +326,9 @@ pub enum Said {
         /// The newest completed checkpoint that it showed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_checkpoint: Option<i64>,
+        /// The checkpoint under way that it showed: it may be stored, and the server may not know yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        under_way: Option<i64>,
     },
 }
 

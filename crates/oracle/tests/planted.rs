@@ -194,6 +194,7 @@ fn moment(
         Said::Job {
             state: "running".to_owned(),
             last_checkpoint: Some(newest),
+            under_way: None,
         },
     ];
     for (number, said) in said.into_iter().enumerate() {
@@ -738,6 +739,49 @@ fn o11_the_job_shows_an_older_checkpoint() {
 }
 
 #[test]
+fn o11_the_job_may_show_a_stored_checkpoint_as_under_way() {
+    let mut run = clean();
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint,
+            under_way,
+            ..
+        } => Some((last_checkpoint, under_way)),
+        _ => None,
+    });
+    let (last, under_way) = shown.nth(3).unwrap();
+    *last = Some(3);
+    *under_way = Some(4);
+    drop(shown);
+    assert!(judge(&run).passed());
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint, ..
+        } => Some(last_checkpoint),
+        _ => None,
+    });
+    // One more is missing than is under way.
+    *shown.nth(3).unwrap() = Some(2);
+    drop(shown);
+    assert_eq!(only(&run, CheckId::O11).checkpoint, Some(2));
+    // A view that stands still.
+    let mut run = clean();
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint,
+            under_way,
+            ..
+        } => Some((last_checkpoint, under_way)),
+        _ => None,
+    });
+    let (last, under_way) = shown.nth(6).unwrap();
+    *last = Some(3);
+    *under_way = Some(4);
+    drop(shown);
+    assert_eq!(only(&run, CheckId::O11).checkpoint, Some(3));
+}
+
+#[test]
 fn o11_the_job_shows_a_state_that_it_never_had() {
     let mut run = clean();
     let shown = said(&mut run)
@@ -785,6 +829,7 @@ fn o11_a_start_whose_commit_was_not_answered_may_be_starting_still() {
         Said::Job {
             state,
             last_checkpoint,
+            ..
         } => Some((state, last_checkpoint)),
         _ => None,
     });

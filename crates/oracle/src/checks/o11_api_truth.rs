@@ -36,7 +36,8 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
             Said::Job {
                 state,
                 last_checkpoint,
-            } => job(facts, answer, state, *last_checkpoint),
+                under_way,
+            } => job(facts, answer, state, (*last_checkpoint, *under_way)),
         };
         let Some(judged) = judged else {
             // Nobody looked at the store before or after.
@@ -169,10 +170,22 @@ fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector)
     Some(Ok(()))
 }
 
-fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Option<i64>) -> Judged {
+fn job(
+    facts: &Facts<'_>,
+    answer: &ApiAnswer,
+    state: &str,
+    (last_checkpoint, under_way): (Option<i64>, Option<i64>),
+) -> Judged {
     let before = facts.snapshots[facts.snapshot_before(answer.began)?];
     let after = facts.snapshots[facts.snapshot_after(answer.at)?];
-    let judged = newest_is_true(facts, answer, "the job's view", last_checkpoint);
+    let (newest, _) = bounds(facts, answer, answer.began)?;
+    let judged = match under_way {
+        // What it says to be under way may be stored already: its COMMIT has not been answered, or was just now.
+        Some(id) if newest <= Some(id) && last_checkpoint == completed_before(facts, id) => {
+            Some(Ok(()))
+        }
+        _ => newest_is_true(facts, answer, "the job's view", last_checkpoint),
+    };
     let (Some(stored), Some(after)) = (&before.state, &after.state) else {
         return judged;
     };
