@@ -172,30 +172,57 @@ fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector)
 fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Option<i64>) -> Judged {
     let before = facts.snapshots[facts.snapshot_before(answer.began)?];
     let after = facts.snapshots[facts.snapshot_after(answer.at)?];
-    if let (Some(stored), Some(after)) = (&before.state, &after.state) {
-        // The same state since the same moment: it was nothing else in between.
-        let is_other = stored == after && stored.state != state;
-        if is_other && !is_on_its_way(facts, stored, answer, state) {
-            let what = format!(
-                "the job was {} all the time, and its view said {state}",
-                stored.state
-            );
-            return wrong(Finding::new(what));
-        }
+    let judged = newest_is_true(facts, answer, "the job's view", last_checkpoint);
+    let (Some(stored), Some(after)) = (&before.state, &after.state) else {
+        return judged;
+    };
+    // The same state since the same moment: it was nothing else in between.
+    if stored != after || stored.state == state {
+        return judged;
     }
-    newest_is_true(facts, answer, "the job's view", last_checkpoint)
+    if !is_on_its_way(facts, stored, answer, state) {
+        let what = format!(
+            "the job was {} all the time, and its view said {state}",
+            stored.state
+        );
+        return wrong(Finding::new(what));
+    }
+    match unanswered_start(facts, before, state) {
+        // The view says that the start is not done: its checkpoint does not count yet.
+        Some(start) if last_checkpoint == completed_before(facts, start) => Some(Ok(())),
+        _ => judged,
+    }
 }
 
 /// Whether the job is on its way to what was asked for, which the server knows a moment before the store.
 fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, state: &str) -> bool {
+    let operation = stored.operation.as_deref();
+    let is_ordered = |verb: &str| operation == Some(verb) || operation == Some("restart");
     match state {
         "starting" => {
-            stored.desired == "running"
-                && (stored.state != "running" || was_struck_since(facts, stored, answer))
+            is_ordered("start")
+                || (stored.desired == "running"
+                    && (stored.state != "running" || was_struck_since(facts, stored, answer)))
         }
-        "stopping" => stored.desired == "stopped" && stored.state != "stopped",
+        "stopping" => {
+            is_ordered("stop") || (stored.desired == "stopped" && stored.state != "stopped")
+        }
         _ => false,
     }
+}
+
+/// The checkpoint of a start that is stored as `running` while the view still says `starting`, if it is the newest: its COMMIT was
+/// not answered, and the server has not looked yet.
+fn unanswered_start(facts: &Facts<'_>, before: &Snapshot, state: &str) -> Option<i64> {
+    let epoch = before.lease.as_ref()?.epoch;
+    let newest = facts.newest[facts.snapshot_before(before.at)?]?;
+    let row = facts.checkpoints.get(&newest)?;
+    (state == "starting" && row.kind == "start" && row.epoch == epoch).then_some(newest)
+}
+
+fn completed_before(facts: &Facts<'_>, id: i64) -> Option<i64> {
+    let before = facts.completed_between(None, Some(id - 1));
+    before.last().map(|row| row.id)
 }
 
 /// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, or one whose storing was not
