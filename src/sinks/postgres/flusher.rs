@@ -26,7 +26,7 @@ use crate::{
 
 /// A first attempt that fails faster than this is made again without a word: a connection that was idle for long is often
 /// found broken when it is used, and one side of a deadlock goes on at once.
-const AT_ONCE: Duration = Duration::from_secs(1);
+const AT_ONCE: Duration = Duration::from_secs(3);
 /// The pause after the first attempt that is told of, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);

@@ -204,10 +204,7 @@ async fn a_deadlock_is_tried_again() {
         .await
         .unwrap();
     other.commit().await.unwrap();
-    writer
-        .prepare(CheckpointId(2), &positions(&[(0, 2)]))
-        .await
-        .unwrap();
+    prepare(&mut writer, &[(0, 2)]).await;
     assert_eq!(
         world
             .texts("SELECT id || value FROM latest ORDER BY id")
