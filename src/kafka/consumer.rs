@@ -104,6 +104,7 @@ impl JobConsumer {
         if since.elapsed() < CONNECTING {
             return None;
         }
+        self.client.recall_brokers();
         let cause = self.client.last_error().map(|last| error::client(&last));
         Some(cause.unwrap_or_else(|| "no broker is connected".to_owned()))
     }

@@ -26,6 +26,10 @@ const MAX_WAITING_ERRORS: usize = 64;
 /// How many spent vectors are kept for the next batches: one being filled, one in the handover, one being emitted.
 const MAX_SPARE_VECTORS: usize = 4;
 
+/// How long no broker's state changes before the client counts as one that knows no broker. While it knows one it tries to
+/// connect at least each ten seconds. (An attempt that nobody answers takes thirty: naming the servers then changes nothing.)
+const FORGOTTEN: Duration = Duration::from_secs(15);
+
 /// The name of the interceptor that follows connections.
 const CONNECTIONS: &CStr = c"handover-connections";
 
@@ -62,6 +66,8 @@ pub(crate) struct Shared {
     errors: Mutex<VecDeque<ClientError>>,
     last_error: Mutex<Option<ClientError>>,
     connections: Mutex<Connections>,
+    /// When a broker's state last changed, or the brokers were named again.
+    last_attempt: Mutex<Instant>,
     spare: Mutex<Vec<SpareVec>>,
     destroyed: Mutex<bool>,
     destroyed_changed: Condvar,
@@ -168,6 +174,7 @@ pub(crate) struct Native {
     rk: NonNull<sys::rd_kafka_t>,
     /// The queue that records arrive in; only for [`Purpose::Consume`].
     consumer_queue: Option<NonNull<sys::rd_kafka_queue_t>>,
+    bootstrap: Option<CString>,
     shared: Arc<Shared>,
 }
 
@@ -187,6 +194,7 @@ impl Native {
             errors: Mutex::default(),
             last_error: Mutex::default(),
             connections: Mutex::default(),
+            last_attempt: Mutex::new(Instant::now()),
             spare: Mutex::default(),
             destroyed: Mutex::new(false),
             destroyed_changed: Condvar::new(),
@@ -195,6 +203,9 @@ impl Native {
         let mut native = Self {
             rk,
             consumer_queue: None,
+            bootstrap: config
+                .get("bootstrap.servers")
+                .and_then(|servers| CString::new(servers).ok()),
             shared,
         };
         match purpose {
@@ -260,6 +271,24 @@ impl Native {
         lock(&self.shared.connections).0.len()
     }
 
+    /// Names the bootstrap servers again to a client that knows no broker any more.
+    ///
+    /// librdkafka (issue 5301) drops every broker when an answer names topics and no broker, which a cluster gives whose only
+    /// broker was frozen for a while, and then connects to nobody ever again.
+    pub(crate) fn recall_brokers(&self) {
+        let Some(bootstrap) = self.bootstrap.as_ref() else {
+            return;
+        };
+        let mut last_attempt = lock(&self.shared.last_attempt);
+        if self.connected_brokers() > 0 || last_attempt.elapsed() < FORGOTTEN {
+            return;
+        }
+        *last_attempt = Instant::now();
+        drop(last_attempt);
+        // SAFETY: a live client and a live string, which is copied. Servers that it knows are not added twice.
+        unsafe { sys::rd_kafka_brokers_add(self.rk(), bootstrap.as_ptr()) };
+    }
+
     /// A broker that is connected: always the same one while it is.
     pub(crate) fn lowest_connected_broker(&self) -> Option<i32> {
         lock(&self.shared.connections).lowest()
@@ -267,6 +296,7 @@ impl Native {
 
     /// The error of a call that got no answer.
     pub(crate) fn deadline(&self, operation: &'static str, waited: Duration) -> CallError {
+        self.recall_brokers();
         // While brokers are away librdkafka tries again, and fails again, at least each ten seconds.
         let recent = waited.saturating_add(Duration::from_secs(30));
         let last_error = self.last_error().filter(|last| last.at.elapsed() <= recent);
@@ -484,6 +514,7 @@ unsafe extern "C" fn on_broker_state(
     // SAFETY: called by librdkafka with live strings and our opaque.
     let (shared, name, state) = unsafe { (shared_of(opaque), text(name), text(state)) };
     let up = state.as_deref() == Some("UP");
+    *lock(&shared.last_attempt) = Instant::now();
     lock(&shared.connections).note(broker_id, name.as_deref().unwrap_or_default(), port, up);
     if up {
         // What was wrong before no longer explains a silence.

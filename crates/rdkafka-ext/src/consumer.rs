@@ -242,6 +242,12 @@ impl BatchConsumer {
         self.client.connected_brokers()
     }
 
+    /// For a consumer without a connected broker, now and then: names the bootstrap servers again to a client that has
+    /// forgotten all brokers (librdkafka issue 5301), which would never read again. Does nothing to one that is still trying.
+    pub fn recall_brokers(&self) {
+        self.client.recall_brokers();
+    }
+
     /// The newest error of the client as a whole since a broker was last connected.
     #[must_use]
     pub fn last_error(&self) -> Option<ClientError> {

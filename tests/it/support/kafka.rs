@@ -222,22 +222,29 @@ pub(crate) struct PrivateKafka {
 
 impl PrivateKafka {
     pub(crate) fn start(brokers: u32) -> Self {
+        Self::start_with(brokers, &[])
+    }
+
+    /// With settings of the brokers, `key=value` each.
+    pub(crate) fn start_with(brokers: u32, settings: &[&str]) -> Self {
         let turn = lock(&PRIVATE);
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("kafka");
         let dir_text = dir.to_str().expect("a path in UTF-8").to_owned();
-        let answer = run_script(
-            "kafka",
-            &[
-                "up",
-                "--dir",
-                &dir_text,
-                "--brokers",
-                &brokers.to_string(),
-                "--heap",
-                "384m",
-            ],
-        );
+        let brokers = brokers.to_string();
+        let mut arguments = vec![
+            "up",
+            "--dir",
+            &dir_text,
+            "--brokers",
+            &brokers,
+            "--heap",
+            "384m",
+        ];
+        for setting in settings {
+            arguments.extend(["--set", setting]);
+        }
+        let answer = run_script("kafka", &arguments);
         let bootstrap = answer
             .lines()
             .find_map(|line| line.strip_prefix("bootstrap="))
