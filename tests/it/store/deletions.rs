@@ -76,7 +76,6 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             checkpoint: None,
             set_aside: None,
             partitions: Vec::new(),
-            sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),

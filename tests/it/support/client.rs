@@ -377,6 +377,13 @@ pub(crate) struct PlannedPartition {
     pub(crate) partition: i32,
     pub(crate) start_at: Option<i64>,
     pub(crate) reason: String,
+    pub(crate) sink: Option<SinkPosition>,
+}
+
+/// Where the sink stands, as a plan shows it.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct SinkPosition {
+    pub(crate) next_offset: i64,
 }
 
 impl Plan {
