@@ -76,6 +76,7 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             checkpoint: None,
             set_aside: None,
             partitions: Vec::new(),
+            sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             sink: PlannedSink::default(),
             blockers: Vec::new(),
