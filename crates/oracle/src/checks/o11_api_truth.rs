@@ -184,6 +184,9 @@ fn job(
         Some(id) if newest <= Some(id) && last_checkpoint == completed_before(facts, id) => {
             Some(Ok(()))
         }
+        _ if last_checkpoint < newest && is_before_unanswered(facts, answer, last_checkpoint) => {
+            Some(Ok(()))
+        }
         _ => newest_is_true(facts, answer, "the job's view", last_checkpoint),
     };
     let (Some(stored), Some(after)) = (&before.state, &after.state) else {
@@ -200,11 +203,7 @@ fn job(
         );
         return wrong(Finding::new(what));
     }
-    match unanswered_start(facts, before, state) {
-        // The view says that the start is not done: its checkpoint does not count yet.
-        Some(start) if last_checkpoint == completed_before(facts, start) => Some(Ok(())),
-        _ => judged,
-    }
+    judged
 }
 
 /// Whether the job is on its way to what was asked for, which the server knows a moment before the store.
@@ -224,13 +223,24 @@ fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, st
     }
 }
 
-/// The checkpoint of a start that is stored as `running` while the view still says `starting`, if it is the newest: its COMMIT was
-/// not answered, and the server has not looked yet.
-fn unanswered_start(facts: &Facts<'_>, before: &Snapshot, state: &str) -> Option<i64> {
-    let epoch = before.lease.as_ref()?.epoch;
-    let newest = facts.newest[facts.snapshot_before(before.at)?]?;
-    let row = facts.checkpoints.get(&newest)?;
-    (state == "starting" && row.kind == "start" && row.epoch == epoch).then_some(newest)
+/// Whether this is the checkpoint before the newest, and a fault struck when that one was stored, less than a second ago: its
+/// COMMIT may not have been answered, and then the server cannot know yet.
+fn is_before_unanswered(facts: &Facts<'_>, answer: &ApiAnswer, last: Option<i64>) -> bool {
+    const UNTIL_IT_LOOKS: Micros = 1_000_000;
+    let before = facts.snapshot_before(answer.began);
+    let Some(newest) = before.and_then(|index| facts.newest[index]) else {
+        return false;
+    };
+    let first = facts.newest.iter().position(|id| *id == Some(newest));
+    // It was stored after the look before, which had not seen it.
+    let looked = first.and_then(|first| facts.snapshots.get(first.saturating_sub(1)));
+    let stored_after = looked.map_or(0, |look| look.began);
+    let struck = |fault: &Fault| {
+        fault.at >= stored_after
+            && fault.began.unwrap_or(fault.at) <= answer.at
+            && answer.began <= fault.at + UNTIL_IT_LOOKS
+    };
+    last == completed_before(facts, newest) && facts.faults.iter().any(|fault| struck(fault))
 }
 
 fn completed_before(facts: &Facts<'_>, id: i64) -> Option<i64> {

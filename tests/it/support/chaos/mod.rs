@@ -448,12 +448,13 @@ impl Stage {
         history.extend(self.store_watcher.end());
         history.extend(self.group_watcher.end());
         history.extend(self.api_watcher.end());
+        let versions = versions(&self.store_proxy.url);
         let cuts = self.cuts.into_iter().flat_map(Watcher::end);
         history.extend(self.deaths.into_iter().chain(cuts).map(Event::Fault));
         let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
         let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
         Run {
-            plan: plan(&self.chaos, &self.name),
+            plan: plan(&self.chaos, &self.name, versions),
             journal,
             rows,
             looks,
@@ -553,12 +554,24 @@ fn readable_ends(journal: &[Written]) -> Vector {
     ends
 }
 
-fn plan(chaos: &Chaos, name: &str) -> Plan {
+fn versions(store: &str) -> BTreeMap<String, String> {
+    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+    let versions = [
+        ("handover", env!("CARGO_PKG_VERSION").to_owned()),
+        ("librdkafka", librdkafka),
+        ("PostgreSQL", store::server_version(store)),
+    ];
+    versions
+        .map(|(what, version)| (what.to_owned(), version))
+        .into()
+}
+
+fn plan(chaos: &Chaos, name: &str, versions: BTreeMap<String, String>) -> Plan {
     Plan {
         run: name.to_owned(),
         seed: chaos.seed,
         guarantee: chaos.sink.guarantee(),
-        versions: BTreeMap::from([("handover".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        versions,
         faults: chaos.planned(),
         liveness_ms: u64::try_from(LIVENESS.as_millis()).expect("a short time"),
         group_commits: true,

@@ -239,3 +239,18 @@ pub(crate) fn job_uid(url: &str, name: &str) -> Uuid {
     })
     .expect("the job is stored")
 }
+
+/// The version of a database server.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a question about the server, not about its tables"
+)]
+pub(crate) fn server_version(url: &str) -> String {
+    block_on(async {
+        let mut connection = PgConnection::connect_with(&options(url)).await?;
+        sqlx::query_scalar("SHOW server_version")
+            .fetch_one(&mut connection)
+            .await
+    })
+    .expect("the database answers")
+}
