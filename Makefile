@@ -14,7 +14,7 @@ test: ## everything that must hold, on a real Kafka and PostgreSQL
 test-fast: ## unit tests and the layer test only
 	@scripts/test --fast
 
-chaos: ## a thousand kill -9 under load, judged by the oracle (ARGS="--kills 200 --seed 7")
+chaos: ## a thousand deaths of the server under load, judged by the oracle (ARGS="--kills 200 --seed 7")
 	@scripts/chaos $(ARGS)
 
 bench: ## the engine beside a bare librdkafka loop, the Postgres sink beside psql's COPY (ARGS="sink --rounds 5")

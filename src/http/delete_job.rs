@@ -26,7 +26,7 @@ use crate::{
     service::Service,
 };
 
-problems!(DeleteProblems: JobNotFound, OperationInProgress, JobRunning, GroupInUse, LeaseLost, Superseded, NotConfirmed, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
+problems!(DeleteProblems: JobNotFound, OperationInProgress, JobRunning, GroupInUse, LeaseLost, Superseded, InvalidSpec, NotConfirmed, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
 
 /// What goes with the job.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -34,7 +34,8 @@ problems!(DeleteProblems: JobNotFound, OperationInProgress, JobRunning, GroupInU
 pub(super) struct DeleteQuery {
     /// The job's name once more. Only a dry run may leave it out.
     confirm: Option<String>,
-    /// Delete the checkpoints at once instead of after 30 days.
+    /// Delete the checkpoints at once instead of after 30 days, and what the sink's target knows of the job's progress. What
+    /// was written there stays.
     #[serde(default)]
     #[param(required = false, default = false)]
     purge: bool,

@@ -176,6 +176,8 @@ fn classify(code: ErrorCode) -> (Code, ErrorClass) {
         -195 | -193 | -187 | -181 | -169 | -196 | -180 | -164 | -182 | -137 => {
             (Code::KafkaUnreachable, Infrastructure)
         }
+        // librdkafka's _NOENT: none of the partitions asked about has a leader, for example after all brokers were fenced.
+        -156 => (Code::NoLeader, Infrastructure),
         // Kafka's retriable errors: no leader or coordinator (yet), load in progress, storage error, rebalance, throttling,
         // unstable offsets, topic id not known (yet) and the unnamed server error; librdkafka: partial answer, try again.
         -1
@@ -282,7 +284,9 @@ mod tests {
     #[test]
     fn what_passes_is_waited_for_and_what_does_not_is_not() {
         let subject = Subject::Topics { topic: None };
-        for code in [-195, -193, -187, -185, -169, 5, 6, 7, 14, 15, 16, 56, 88] {
+        for code in [
+            -195, -193, -187, -185, -169, -156, 5, 6, 7, 14, 15, 16, 56, 88,
+        ] {
             assert_eq!(
                 answer(code, &subject).class,
                 ErrorClass::Infrastructure,

@@ -548,7 +548,7 @@ impl JobTask {
             })
             .await?;
         // Before the new one: both may have one claim, and the last counts.
-        self.close_former_target(&row, install, &lease).await;
+        self.close_former_target(&row, install, lease).await;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(

@@ -66,7 +66,7 @@ impl Service {
         if first != Some(from.get()) {
             return Err(not_found(query, first).job(name));
         }
-        let items = records.into_iter().map(|record| view(query, record));
+        let items = records.iter().map(|record| view(query, record));
         Ok(RecordsView {
             items: items.collect(),
         })
@@ -96,7 +96,7 @@ fn not_found(query: &RecordsQuery, next: Option<i64>) -> ServiceError {
     }
 }
 
-fn view(query: &RecordsQuery, record: ReadRecord) -> RecordView {
+fn view(query: &RecordsQuery, record: &ReadRecord) -> RecordView {
     let is_long = |bytes: &Option<Vec<u8>>| bytes.as_ref().is_some_and(|bytes| bytes.len() > SHOWN);
     let show = |bytes: &Vec<u8>| {
         let bytes = &bytes[..bytes.len().min(SHOWN)];
@@ -140,18 +140,18 @@ mod tests {
             key: None,
             value: Some(value),
         };
-        let shown = view(&query(true), record(vec![b'x'; SHOWN + 1]));
+        let shown = view(&query(true), &record(vec![b'x'; SHOWN + 1]));
         assert_eq!(shown.value.map(|value| value.len()), Some(SHOWN));
         assert_eq!(
             (shown.value_bytes, shown.truncated),
             (Some(SHOWN + 1), true)
         );
-        let shown = view(&query(false), record(b"{\xff".to_vec()));
+        let shown = view(&query(false), &record(b"{\xff".to_vec()));
         assert_eq!(
             (shown.value.as_deref(), shown.truncated),
             (Some("e/8="), false)
         );
-        let shown = view(&query(true), record(b"{\xff".to_vec()));
+        let shown = view(&query(true), &record(b"{\xff".to_vec()));
         assert_eq!(shown.value.as_deref(), Some("{\u{fffd}"));
     }
 }

@@ -219,6 +219,9 @@ pub struct StoredState {
     pub state: String,
     /// What was asked for: `running` or `stopped`.
     pub desired: String,
+    /// The operation under way that changes what the job does, for example `stop`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<String>,
     /// Since when, as the store writes it: compared, never read.
     pub since: String,
 }
@@ -323,6 +326,9 @@ pub enum Said {
         /// The newest completed checkpoint that it showed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_checkpoint: Option<i64>,
+        /// The checkpoint under way that it showed: it may be stored, and the server may not know yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        under_way: Option<i64>,
     },
 }
 

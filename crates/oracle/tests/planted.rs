@@ -173,6 +173,7 @@ fn moment(
         state: Some(StoredState {
             state: "running".to_owned(),
             desired: "running".to_owned(),
+            operation: None,
             since: format!("life {epoch}"),
         }),
         rows: number.map(checkpoint).into_iter().collect(),
@@ -193,6 +194,7 @@ fn moment(
         Said::Job {
             state: "running".to_owned(),
             last_checkpoint: Some(newest),
+            under_way: None,
         },
     ];
     for (number, said) in said.into_iter().enumerate() {
@@ -737,6 +739,49 @@ fn o11_the_job_shows_an_older_checkpoint() {
 }
 
 #[test]
+fn o11_the_job_may_show_a_stored_checkpoint_as_under_way() {
+    let mut run = clean();
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint,
+            under_way,
+            ..
+        } => Some((last_checkpoint, under_way)),
+        _ => None,
+    });
+    let (last, under_way) = shown.nth(3).unwrap();
+    *last = Some(3);
+    *under_way = Some(4);
+    drop(shown);
+    assert!(judge(&run).passed());
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint, ..
+        } => Some(last_checkpoint),
+        _ => None,
+    });
+    // One more is missing than is under way.
+    *shown.nth(3).unwrap() = Some(2);
+    drop(shown);
+    assert_eq!(only(&run, CheckId::O11).checkpoint, Some(2));
+    // A view that stands still.
+    let mut run = clean();
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint,
+            under_way,
+            ..
+        } => Some((last_checkpoint, under_way)),
+        _ => None,
+    });
+    let (last, under_way) = shown.nth(6).unwrap();
+    *last = Some(3);
+    *under_way = Some(4);
+    drop(shown);
+    assert_eq!(only(&run, CheckId::O11).checkpoint, Some(3));
+}
+
+#[test]
 fn o11_the_job_shows_a_state_that_it_never_had() {
     let mut run = clean();
     let shown = said(&mut run)
@@ -764,6 +809,71 @@ fn o11_a_job_whose_owner_was_killed_may_be_starting() {
         if let Event::Fault(fault) = event {
             fault.at = STEP + 10_000;
         }
+    }
+    assert!(judge(&run).passed());
+}
+
+#[test]
+fn o11_a_start_whose_commit_was_not_answered_may_be_starting_still() {
+    let mut run = clean();
+    // Checkpoint 5 is a start; the look after it shows nothing new.
+    let after = snapshots(&mut run).remove(5);
+    after.rows.clear();
+    for event in &mut run.history {
+        if let Event::Fault(fault) = event {
+            // Long before it.
+            fault.at = fault.at.min(STEP * 3 + 60_000);
+        }
+    }
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            state,
+            last_checkpoint,
+            ..
+        } => Some((state, last_checkpoint)),
+        _ => None,
+    });
+    let (state, last_checkpoint) = shown.nth(4).unwrap();
+    *state = "starting".to_owned();
+    *last_checkpoint = Some(4);
+    drop(shown);
+    for said in said(&mut run) {
+        if let Said::Checkpoints(rows) = said {
+            rows.retain(|row| row.id != 6);
+        }
+    }
+    assert!(only(&run, CheckId::O11).what.contains("starting"));
+    run.history.push(Event::Fault(Fault {
+        began: Some(STEP * 5),
+        at: STEP * 5 + 1_000,
+        healed: None,
+        kind: "commit-cut".to_owned(),
+        effective: true,
+    }));
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
+    let mut shown = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job {
+            last_checkpoint, ..
+        } => Some(last_checkpoint),
+        _ => None,
+    });
+    *shown.nth(4).unwrap() = Some(2);
+    drop(shown);
+    assert_eq!(only(&run, CheckId::O11).checkpoint, Some(2));
+}
+
+#[test]
+fn o11_a_job_with_a_stop_under_way_may_be_stopping() {
+    let mut run = clean();
+    let shown = said(&mut run).into_iter().find_map(|said| match said {
+        Said::Job { state, .. } => Some(state),
+        _ => None,
+    });
+    *shown.unwrap() = "stopping".to_owned();
+    assert!(only(&run, CheckId::O11).what.contains("stopping"));
+    for snapshot in snapshots(&mut run) {
+        snapshot.state.as_mut().unwrap().operation = Some("stop".to_owned());
     }
     assert!(judge(&run).passed());
 }

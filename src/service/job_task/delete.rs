@@ -1,7 +1,8 @@
 //! Deletes a job that does not run; its task ends with it.
 //!
-//! The group comes first, if it is to go: it can be refused, and then nothing was deleted. Whoever finds the operation after
-//! a crash does all of it again, which changes nothing more.
+//! The group comes first, if it is to go: it can be refused, and then nothing was deleted. The sink's progress comes last
+//! before the job: a job without it could not be started again. Whoever finds the operation after a crash does all of it
+//! again, which changes nothing more.
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::{
     service::{
         deletions::{refuse_needed_group, refuse_unless_at_rest, report},
         error::{Result, ServiceError},
+        sink_progress::make_sink,
     },
     store::{JobRow, OperationOutcome},
 };
@@ -120,6 +122,9 @@ impl JobTask {
             GroupFate::Keep => GroupOutcome::Kept,
             GroupFate::Delete => self.delete_group(&row).await?,
         };
+        if request.purge {
+            self.forget_progress(&row).await?;
+        }
         let checkpoints = core.store.count_checkpoints(row.uid).await?;
         let report = report(&row, request, checkpoints, group);
         Ok(Prepared {
@@ -129,6 +134,17 @@ impl JobTask {
                 result: json!(report),
             },
             purge: request.purge,
+        })
+    }
+
+    /// Has the target forget how far the job had come. What was written there stays.
+    async fn forget_progress(&self, row: &JobRow) -> Result<()> {
+        let core = &self.core;
+        let owner = (core.install().await?, row.uid);
+        let sink = make_sink(core, &row.spec.sink, &row.name, owner)?;
+        sink.forget().await.map_err(|error| {
+            ServiceError::from(error)
+                .hint("The job is still there. Delete it without purge, or ask again.")
         })
     }
 

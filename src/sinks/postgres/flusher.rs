@@ -24,8 +24,10 @@ use crate::{
     model::{Code, TopicPartition, resolver::SinkPosition},
 };
 
-/// The pause after the second failed attempt (there is none after the first: a connection that was idle for long is often
-/// found broken when it is used), and the longest one.
+/// A first attempt that fails faster than this is made again without a word: a connection that was idle for long is often
+/// found broken when it is used, and one side of a deadlock goes on at once.
+const AT_ONCE: Duration = Duration::from_secs(3);
+/// The pause after the first attempt that is told of, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -100,7 +102,7 @@ impl Flusher {
         &mut self,
         positions: &[(TopicPartition, SinkPosition)],
     ) -> Result<(), SinkError> {
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new();
         loop {
             match self.try_assign(positions).await {
                 Ok(()) => break,
@@ -138,7 +140,7 @@ impl Flusher {
         if steps.is_empty() {
             return Ok(Written::Yes);
         }
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new();
         // Whether a COMMIT was sent whose answer is not known.
         let mut in_doubt = false;
         loop {
@@ -252,7 +254,7 @@ impl Flusher {
 
     /// Tries rows in a transaction that is rolled back.
     async fn probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<Written, SinkError> {
-        let mut attempts = Attempts::default();
+        let mut attempts = Attempts::new();
         loop {
             match self.try_probe(chunk, rows).await {
                 Ok(()) => return Ok(Written::Yes),
@@ -328,19 +330,32 @@ async fn rollback(connection: &mut PgConnection) -> Result<(), Trouble> {
 }
 
 /// Counts failed attempts at one thing.
-#[derive(Default)]
-struct Attempts(u32);
+struct Attempts {
+    began: Instant,
+    failed: u32,
+}
 
 impl Attempts {
-    /// The pause before the next attempt; none before the second one.
+    fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            failed: 0,
+        }
+    }
+
+    /// The pause before the next attempt; none after a first one that failed at once.
     fn next_pause(&mut self) -> Option<Duration> {
-        let failed = self.0;
-        self.0 = failed.saturating_add(1);
-        let step = failed.checked_sub(1)?;
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << step.min(10))
-            .min(LONGEST_PAUSE);
+        let failed = self.failed;
+        self.failed = failed.saturating_add(1);
+        if failed == 0 && self.began.elapsed() < AT_ONCE {
+            return None;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << failed.min(10));
         // Not all writers at once.
-        Some(pause.mul_f64(fastrand::f64().mul_add(0.5, 0.5)))
+        Some(
+            pause
+                .min(LONGEST_PAUSE)
+                .mul_f64(fastrand::f64().mul_add(0.5, 0.5)),
+        )
     }
 }

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{chunk::Chunk, mapping::Rows};
 use crate::{
@@ -18,6 +21,9 @@ use crate::{
 
 /// A chunk is full at this size, whatever the number of its rows.
 const FULL_BYTES: usize = 8 << 20;
+/// How long a writer that knows of the trouble waits for its end before it is told again: shorter than the pauses between
+/// its callers' attempts may become, so that it goes on as soon as the target is back.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the flusher does next.
 pub(super) enum Work {
@@ -50,6 +56,8 @@ struct State {
     in_flight: bool,
     /// What the target said when it last failed for a reason that passes; `None` when it works.
     trouble: Option<String>,
+    /// Whether a writer was told of it.
+    told: bool,
     /// Why the flusher has ended.
     failure: Option<SinkError>,
     ending: bool,
@@ -65,6 +73,7 @@ impl Slot {
             assign: None,
             in_flight: false,
             trouble: None,
+            told: false,
             failure: None,
             ending: false,
         };
@@ -89,20 +98,33 @@ impl Slot {
     // -----------------------------------------------------------------------------------------------------------------
     // The writer's side
 
-    /// Waits until the chunk that is being filled has room.
+    /// Waits until the chunk that is being filled has room and the target works.
     ///
     /// # Errors
     /// The flusher's trouble, whether it passes or not.
     pub(super) async fn room(&self) -> Result<(), SinkError> {
+        let give_up = Instant::now() + PATIENCE;
         loop {
-            {
-                let state = self.state();
-                state.check()?;
-                if !self.is_full(&state.filling) {
-                    return Ok(());
+            let is_in_trouble = {
+                let mut state = self.state();
+                let checked = state.check();
+                let was_told = state.told;
+                state.told = state.trouble.is_some();
+                let may_wait = state.failure.is_none() && was_told && Instant::now() < give_up;
+                match checked {
+                    Err(error) if !may_wait => return Err(error),
+                    Err(_) => true,
+                    Ok(()) if !self.is_full(&state.filling) => return Ok(()),
+                    Ok(()) => false,
                 }
+            };
+            let called = self.writer.notified();
+            if is_in_trouble {
+                // Woken or late: looked at again either way.
+                let _late = timeout_at(give_up, called).await;
+            } else {
+                called.await;
             }
-            self.writer.notified().await;
         }
     }
 

@@ -13,7 +13,7 @@ use crate::support::{
     kafka::PrivateKafka,
     producer::Load,
     server::{Output, TestServer},
-    wait::{SOON, eventually, throughout},
+    wait::{SOON, breathe, eventually, throughout},
 };
 
 fn scene_on(cluster: &PrivateKafka, name: &str) -> Scene {
@@ -206,7 +206,7 @@ fn a_frozen_broker_holds_up_neither_stops_nor_the_server() {
             scene.server.api.get("/livez");
             assert!(asked.elapsed() < Duration::from_secs(1), "{asked:?}");
             assert!(began.elapsed() < SOON, "the stops do not end");
-            std::thread::sleep(Duration::from_millis(20));
+            breathe(Duration::from_millis(20));
         }
         let ends = stops.into_iter().map(|stop| stop.join().expect("a stop"));
         ends.map(|(report, at)| (report, at - began))

@@ -1,13 +1,14 @@
-//! `kill -9` at random times, again and again, with a verdict of the oracle at the end.
+//! A server dies again and again, by `kill -9` at a random time or at a crash point, and loses connections at a COMMIT. In the end
+//! the oracle judges.
 //!
-//! `scripts/chaos` runs the same with more kills and a seed of choice.
+//! `scripts/chaos` runs the same with more deaths and a seed of choice.
 
 use crate::support::chaos::{Chaos, SinkKind};
 
-/// Kills in `make test`, by sink.
+/// Deaths in `make test`, by sink.
 const OF_POSTGRES: u64 = 100;
-const OF_LOG: u64 = 30;
-const OF_BLACKHOLE: u64 = 15;
+const OF_LOG: u64 = 20;
+const OF_BLACKHOLE: u64 = 10;
 
 /// Lives end anywhere: while the server boots, while it recovers, and mostly while it works.
 const LIFE_MS: (u64, u64) = (50, 1_200);

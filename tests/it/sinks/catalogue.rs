@@ -51,6 +51,7 @@ fn case(
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn on_the_table() -> Vec<Case> {
     vec![
         case(
@@ -160,6 +161,7 @@ fn on_the_table() -> Vec<Case> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn on_columns() -> Vec<Case> {
     vec![
         case(

@@ -20,6 +20,9 @@ use sqlx::{
 
 use crate::support::{Database, unique};
 
+/// What a record has.
+pub(super) type KeyAndValue<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
 /// A target database, seen by its owner and by the role that the sink has.
 pub(super) struct Target {
     database: Database,
@@ -77,7 +80,7 @@ impl Target {
     pub(super) async fn write(
         &mut self,
         spec: &PostgresSinkSpec,
-        records: &[(Option<&[u8]>, Option<&[u8]>)],
+        records: &[KeyAndValue<'_>],
     ) -> Result<(), sqlx::Error> {
         let mut encoder = self.encoder(spec).await;
         let mut rows = encoder.rows();

@@ -1,6 +1,6 @@
 use serde_json::json;
 
-use super::target::{Target, record, run, spec};
+use super::target::{KeyAndValue, Target, record, run, spec};
 
 /// What a value becomes in a column of a type: JSON, type, and the column as PostgreSQL shows it (`None` is null).
 const VALUES: &[(&str, &str, Option<&str>)] = &[
@@ -137,7 +137,7 @@ async fn values_arrive_exactly_in_both_ways_of_writing() {
             let shown = format!(
                 "SELECT CASE WHEN {column} IS NULL THEN 'null' ELSE '=' || format('%s', {column}) END FROM t"
             );
-            let expected = expected.map_or("null".to_owned(), |text| format!("={text}"));
+            let expected = expected.map_or_else(|| "null".to_owned(), |text| format!("={text}"));
             assert_eq!(
                 target.lines(&shown).await,
                 [expected],
@@ -159,7 +159,7 @@ async fn every_byte_arrives_through_copy() {
     let spec = spec("public.t", &mapping, &json!({"mode": "append"}));
     let bytes: Vec<u8> = (0..=255).collect();
     let text: String = (1..0x2ff).filter_map(char::from_u32).collect();
-    let mut records: Vec<(Option<&[u8]>, Option<&[u8]>)> = vec![
+    let mut records: Vec<KeyAndValue<'_>> = vec![
         (Some(text.as_bytes()), Some(&bytes)),
         (None, None),
         (Some(b""), Some(b"")),
@@ -202,7 +202,7 @@ async fn the_last_row_of_a_key_wins_whatever_its_text_looks_like() {
     let mapping = json!({"mode": "json-fields", "columns": {"id": "@key", "v": "$.v"}});
     let write = json!({"mode": "upsert", "key": ["id"], "on_tombstone": "delete"});
     let spec = spec("public.t", &mapping, &write);
-    let row = |key: &'static str, value: &'static str| -> (Option<&[u8]>, Option<&[u8]>) {
+    let row = |key: &'static str, value: &'static str| -> KeyAndValue<'static> {
         let value = if value.is_empty() {
             None
         } else {

@@ -72,11 +72,11 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
         pending_start: None,
         request: StartRequest::auto(),
         resolved: ResolvedStart {
+            sink: PlannedSink::default(),
             basis: StartBasis::StartupMode,
             checkpoint: None,
             set_aside: None,
             partitions: Vec::new(),
-            sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             blockers: Vec::new(),
             warnings: Vec::new(),

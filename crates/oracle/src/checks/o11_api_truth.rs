@@ -36,7 +36,8 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
             Said::Job {
                 state,
                 last_checkpoint,
-            } => job(facts, answer, state, *last_checkpoint),
+                under_way,
+            } => job(facts, answer, state, (*last_checkpoint, *under_way)),
         };
         let Some(judged) = judged else {
             // Nobody looked at the store before or after.
@@ -169,33 +170,82 @@ fn of_group(facts: &Facts<'_>, answer: &ApiAnswer, since: Micros, said: &Vector)
     Some(Ok(()))
 }
 
-fn job(facts: &Facts<'_>, answer: &ApiAnswer, state: &str, last_checkpoint: Option<i64>) -> Judged {
+fn job(
+    facts: &Facts<'_>,
+    answer: &ApiAnswer,
+    state: &str,
+    (last_checkpoint, under_way): (Option<i64>, Option<i64>),
+) -> Judged {
     let before = facts.snapshots[facts.snapshot_before(answer.began)?];
     let after = facts.snapshots[facts.snapshot_after(answer.at)?];
-    if let (Some(stored), Some(after)) = (&before.state, &after.state) {
-        // The same state since the same moment: it was nothing else in between.
-        let is_other = stored == after && stored.state != state;
-        if is_other && !is_on_its_way(facts, stored, answer, state) {
-            let what = format!(
-                "the job was {} all the time, and its view said {state}",
-                stored.state
-            );
-            return wrong(Finding::new(what));
+    let (newest, _) = bounds(facts, answer, answer.began)?;
+    let judged = match under_way {
+        // What it says to be under way may be stored already: its COMMIT has not been answered, or was just now.
+        Some(id) if newest <= Some(id) && last_checkpoint == completed_before(facts, id) => {
+            Some(Ok(()))
         }
+        _ if last_checkpoint < newest && is_before_unanswered(facts, answer, last_checkpoint) => {
+            Some(Ok(()))
+        }
+        _ => newest_is_true(facts, answer, "the job's view", last_checkpoint),
+    };
+    let (Some(stored), Some(after)) = (&before.state, &after.state) else {
+        return judged;
+    };
+    // The same state since the same moment: it was nothing else in between.
+    if stored != after || stored.state == state {
+        return judged;
     }
-    newest_is_true(facts, answer, "the job's view", last_checkpoint)
+    if !is_on_its_way(facts, stored, answer, state) {
+        let what = format!(
+            "the job was {} all the time, and its view said {state}",
+            stored.state
+        );
+        return wrong(Finding::new(what));
+    }
+    judged
 }
 
 /// Whether the job is on its way to what was asked for, which the server knows a moment before the store.
 fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, state: &str) -> bool {
+    let operation = stored.operation.as_deref();
+    let is_ordered = |verb: &str| operation == Some(verb) || operation == Some("restart");
     match state {
         "starting" => {
-            stored.desired == "running"
-                && (stored.state != "running" || was_struck_since(facts, stored, answer))
+            is_ordered("start")
+                || (stored.desired == "running"
+                    && (stored.state != "running" || was_struck_since(facts, stored, answer)))
         }
-        "stopping" => stored.desired == "stopped" && stored.state != "stopped",
+        "stopping" => {
+            is_ordered("stop") || (stored.desired == "stopped" && stored.state != "stopped")
+        }
         _ => false,
     }
+}
+
+/// Whether this is the checkpoint before the newest, and a fault struck when that one was stored, less than a second ago: its
+/// COMMIT may not have been answered, and then the server cannot know yet.
+fn is_before_unanswered(facts: &Facts<'_>, answer: &ApiAnswer, last: Option<i64>) -> bool {
+    const UNTIL_IT_LOOKS: Micros = 1_000_000;
+    let before = facts.snapshot_before(answer.began);
+    let Some(newest) = before.and_then(|index| facts.newest[index]) else {
+        return false;
+    };
+    let first = facts.newest.iter().position(|id| *id == Some(newest));
+    // It was stored after the look before, which had not seen it.
+    let looked = first.and_then(|first| facts.snapshots.get(first.saturating_sub(1)));
+    let stored_after = looked.map_or(0, |look| look.began);
+    let struck = |fault: &Fault| {
+        fault.at >= stored_after
+            && fault.began.unwrap_or(fault.at) <= answer.at
+            && answer.began <= fault.at + UNTIL_IT_LOOKS
+    };
+    last == completed_before(facts, newest) && facts.faults.iter().any(|fault| struck(fault))
+}
+
+fn completed_before(facts: &Facts<'_>, id: i64) -> Option<i64> {
+    let before = facts.completed_between(None, Some(id - 1));
+    before.last().map(|row| row.id)
 }
 
 /// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, or one whose storing was not

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::model::{JobName, TopicPartition, job::JobSpec, sink_spec::SinkSpec};
 
-fn spec(mapping: Value, write: Value) -> PostgresSinkSpec {
+fn spec(mapping: &Value, write: &Value) -> PostgresSinkSpec {
     let document = json!({
         "source": {"connection": "main", "topics": ["orders"]},
         "startup_mode": {"mode": "earliest"},
@@ -63,7 +63,7 @@ fn raw_columns() -> Vec<TableColumn> {
 
 #[test]
 fn raw_records_become_lines_for_copy() {
-    let spec = spec(json!({"mode": "raw"}), json!({"mode": "append"}));
+    let spec = spec(&json!({"mode": "raw"}), &json!({"mode": "append"}));
     let mut encoder = RowEncoder::new(&spec, &raw_columns()).unwrap();
     assert_eq!(
         encoder.copy_statement(),
@@ -92,7 +92,7 @@ fn raw_records_become_lines_for_copy() {
 
 #[test]
 fn a_missing_column_is_named() {
-    let spec = spec(json!({"mode": "raw"}), json!({"mode": "append"}));
+    let spec = spec(&json!({"mode": "raw"}), &json!({"mode": "append"}));
     let missing = RowEncoder::new(&spec, &raw_columns()[1..]).err().unwrap();
     assert_eq!(
         missing.to_string(),
@@ -103,7 +103,7 @@ fn a_missing_column_is_named() {
 /// The line of a record with a mapping of one column, or why there is none.
 fn line(mode: &str, source: &str, kind: TypeKind, value: &[u8]) -> Result<String, String> {
     let mapping = json!({"mode": mode, "columns": {"c": source}});
-    let spec = spec(mapping, json!({"mode": "append"}));
+    let spec = spec(&mapping, &json!({"mode": "append"}));
     let mut encoder = RowEncoder::new(&spec, &[column("c", kind, "some")]).unwrap();
     let mut rows = encoder.rows();
     let encoded = encoder.encode(&run(), &record(None, Some(value)), &mut rows);
@@ -298,7 +298,7 @@ fn tombstones_and_keys_do_what_the_spec_says() {
     let mapping = json!({"mode": "json-fields", "columns": {"id": "@key", "v": "$.v"}});
     let upsert = |on: &str| json!({"mode": "upsert", "key": ["id"], "on_tombstone": on});
     let encode = |write: Value, key: Option<&[u8]>, value: Option<&[u8]>| {
-        let mut encoder = RowEncoder::new(&spec(mapping.clone(), write), &columns).unwrap();
+        let mut encoder = RowEncoder::new(&spec(&mapping, &write), &columns).unwrap();
         let mut rows = encoder.rows();
         encoder
             .encode(&run(), &record(key, value), &mut rows)
@@ -354,7 +354,7 @@ fn a_record_that_is_refused_leaves_the_rows_as_they_were() {
         json!({"mode": "append"}),
         json!({"mode": "upsert", "key": ["a"], "on_tombstone": "fail"}),
     ] {
-        let mut encoder = RowEncoder::new(&spec(mapping.clone(), write), &columns).unwrap();
+        let mut encoder = RowEncoder::new(&spec(&mapping, &write), &columns).unwrap();
         let mut rows = encoder.rows();
         let mut texts = Vec::new();
         for value in [
@@ -393,7 +393,7 @@ proptest! {
         let fields = json!({"a": "$.a", "b": "$.a[0]", "c": "$", "d": "$.a", "e": "@timestamp", "k": "@key"});
         let parts = json!({"a": "@value", "b": "@value", "e": "@timestamp", "k": "@key"});
         for (mode, mapped) in [("raw", &parts), ("json-document", &parts), ("json-fields", &fields)] {
-            let spec = spec(json!({"mode": mode, "columns": mapped}), json!({"mode": "append"}));
+            let spec = spec(&json!({"mode": mode, "columns": mapped}), &json!({"mode": "append"}));
             let mut encoder = RowEncoder::new(&spec, &columns).unwrap();
             let mut rows = encoder.rows();
             let record = ConsumerRecord { record_offset: 0, timestamp_ms: Some(millis), key: key.as_deref(), value: Some(&value) };

@@ -204,10 +204,7 @@ async fn a_deadlock_is_tried_again() {
         .await
         .unwrap();
     other.commit().await.unwrap();
-    writer
-        .prepare(CheckpointId(2), &positions(&[(0, 2)]))
-        .await
-        .unwrap();
+    prepare(&mut writer, &[(0, 2)]).await;
     assert_eq!(
         world
             .texts("SELECT id || value FROM latest ORDER BY id")
@@ -236,7 +233,7 @@ async fn prepare(writer: &mut Box<dyn SinkWriter>, upto: &[(i32, i64)]) {
 
 #[tokio::test]
 async fn every_row_counts_once_however_often_a_commit_is_cut() {
-    const CUTS: i64 = 200;
+    const CUTS: i64 = 100;
     let world = World::new().await;
     let (place, _) = through(&world.database.url(), "");
     let proxy = Proxy::start(&place, Protocol::Postgres).unwrap();
@@ -258,7 +255,7 @@ async fn every_row_counts_once_however_often_a_commit_is_cut() {
     }
     let effective = proxy.effective();
     assert!(
-        effective.answer_dropped >= 100 && effective.before_server >= 100,
+        effective.answer_dropped >= 50 && effective.before_server >= 50,
         "{effective:?}"
     );
     assert_eq!(world.offsets(0).await, (0..CUTS * 3).collect::<Vec<_>>());

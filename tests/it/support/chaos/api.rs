@@ -99,6 +99,7 @@ fn said_of_job(body: &Value) -> Said {
     Said::Job {
         state: body["state"].as_str().expect("a state").to_owned(),
         last_checkpoint: body["last_checkpoint"]["id"].as_i64(),
+        under_way: body["checkpoint_in_progress"].as_i64(),
     }
 }
 

@@ -40,10 +40,19 @@ pub(crate) struct Cut {
 pub(crate) enum Place {
     /// The sink's, with rows in it.
     Rows,
-    /// The store's, with a checkpoint in it.
+    /// The store's, with the checkpoint of a start in it.
+    Start,
+    /// The store's, with a checkpoint of a running job in it.
     Checkpoint,
     /// Any of the store's.
     Store,
+}
+
+impl Place {
+    /// Or when the job reads.
+    pub(crate) fn is_armed_at_boot(self) -> bool {
+        self != Self::Checkpoint
+    }
 }
 
 impl Life {
@@ -67,7 +76,13 @@ impl Life {
         let cuts = random.u32(..CUTS) == 0;
         // An answer that is swallowed takes a time-out to be noticed: the life ends before.
         let fault = random.choice([CommitFault::BeforeServer, CommitFault::AnswerDropped]);
-        let place = random.choice([Place::Rows, Place::Rows, Place::Checkpoint, Place::Store]);
+        let place = random.choice([
+            Place::Rows,
+            Place::Rows,
+            Place::Start,
+            Place::Checkpoint,
+            Place::Store,
+        ]);
         let crash_at = crashes.then(|| crash_at(point, again));
         Self {
             span: if crashes { span.max(LONG_ENOUGH) } else { span },

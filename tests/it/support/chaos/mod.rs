@@ -27,7 +27,7 @@ use self::{
     api::ApiReader,
     clock::Clock,
     group::GroupReader,
-    life::{Life, Place},
+    life::{Cut, Life, Place},
     sink::{LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
     store::{Standing, StoreReader, sessions},
     watcher::Watcher,
@@ -322,8 +322,11 @@ impl Stage {
 
     /// Lets the server live until its time is over or it comes to its crash point, and starts it again.
     fn die(&mut self) {
-        let has_crashed = (self.life.from_reading && self.crashes_before_it_reads())
-            || self.server.crashes_within(self.life.span);
+        let mut has_crashed = self.life.from_reading && self.crashes_before_it_reads();
+        if !has_crashed {
+            self.arm(|place| !place.is_armed_at_boot());
+            has_crashed = self.server.crashes_within(self.life.span);
+        }
         // One that died by itself was seen to live at most a moment ago; the time of that is not known so well.
         let began = (!has_crashed).then(|| self.clock.now());
         if !has_crashed {
@@ -374,21 +377,24 @@ impl Stage {
     fn next_life(&mut self) {
         self.life = Life::draw(&self.chaos, &mut self.random);
         self.heal();
-        if let Some(cut) = self.life.cut {
-            let store = &self.store_proxy.proxy;
-            match (cut.at, &self.target) {
-                (Place::Rows, Some(target)) => {
-                    target.proxy.arm_touching(ROWS, cut.fault, 1);
-                }
-                (Place::Rows | Place::Checkpoint, _) => {
-                    store.arm_touching("INSERT INTO checkpoints", cut.fault, 1);
-                }
-                (Place::Store, _) => store.arm(cut.fault, 1),
-            }
-        }
+        self.arm(Place::is_armed_at_boot);
         match self.life.crash_at.clone() {
             Some(point) => self.server.boot_to_crash(&point),
             None => self.server.spawn(Output::Followed),
+        }
+    }
+
+    /// Arms what is to break, if its time has come.
+    fn arm(&self, is_due: fn(Place) -> bool) {
+        const CHECKPOINT: &str = "INSERT INTO checkpoints";
+        let Some(Cut { fault, at }) = self.life.cut.filter(|cut| is_due(cut.at)) else {
+            return;
+        };
+        let store = &self.store_proxy.proxy;
+        match (at, &self.target) {
+            (Place::Rows, Some(target)) => target.proxy.arm_touching(ROWS, fault, 1),
+            (Place::Rows | Place::Store, _) => store.arm(fault, 1),
+            (Place::Start | Place::Checkpoint, _) => store.arm_touching(CHECKPOINT, fault, 1),
         }
     }
 
@@ -442,12 +448,13 @@ impl Stage {
         history.extend(self.store_watcher.end());
         history.extend(self.group_watcher.end());
         history.extend(self.api_watcher.end());
+        let versions = versions(&self.store_proxy.url);
         let cuts = self.cuts.into_iter().flat_map(Watcher::end);
         history.extend(self.deaths.into_iter().chain(cuts).map(Event::Fault));
         let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
         let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
         Run {
-            plan: plan(&self.chaos, &self.name),
+            plan: plan(&self.chaos, &self.name, versions),
             journal,
             rows,
             looks,
@@ -547,12 +554,24 @@ fn readable_ends(journal: &[Written]) -> Vector {
     ends
 }
 
-fn plan(chaos: &Chaos, name: &str) -> Plan {
+fn versions(store: &str) -> BTreeMap<String, String> {
+    let (_, librdkafka) = rdkafka::util::get_rdkafka_version();
+    let versions = [
+        ("handover", env!("CARGO_PKG_VERSION").to_owned()),
+        ("librdkafka", librdkafka),
+        ("PostgreSQL", store::server_version(store)),
+    ];
+    versions
+        .map(|(what, version)| (what.to_owned(), version))
+        .into()
+}
+
+fn plan(chaos: &Chaos, name: &str, versions: BTreeMap<String, String>) -> Plan {
     Plan {
         run: name.to_owned(),
         seed: chaos.seed,
         guarantee: chaos.sink.guarantee(),
-        versions: BTreeMap::from([("handover".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
+        versions,
         faults: chaos.planned(),
         liveness_ms: u64::try_from(LIVENESS.as_millis()).expect("a short time"),
         group_commits: true,

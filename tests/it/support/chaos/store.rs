@@ -129,7 +129,9 @@ async fn read(
         .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         .await?;
     let of_job = sqlx::query(
-        "SELECT l.owner::text, l.epoch, j.state, j.desired_state, j.state_since::text
+        "SELECT l.owner::text, l.epoch, j.state, j.desired_state, j.state_since::text,
+                (SELECT o.kind FROM operations o
+                 WHERE o.job_uid = j.uid AND o.status IN ('queued', 'running') AND o.kind <> 'checkpoint' LIMIT 1)
          FROM jobs j JOIN job_leases l ON l.job_uid = j.uid WHERE j.uid = $1",
     )
     .bind(job)
@@ -143,6 +145,7 @@ async fn read(
         state: of_job.get(2),
         desired: of_job.get(3),
         since: of_job.get(4),
+        operation: of_job.get(5),
     };
     let found = sqlx::query(
         "SELECT c.id, c.kind, c.status, c.epoch, o.partition, o.topic_id, o.next_offset, o.position_id
@@ -235,4 +238,19 @@ pub(crate) fn job_uid(url: &str, name: &str) -> Uuid {
             .await
     })
     .expect("the job is stored")
+}
+
+/// The version of a database server.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a question about the server, not about its tables"
+)]
+pub(crate) fn server_version(url: &str) -> String {
+    block_on(async {
+        let mut connection = PgConnection::connect_with(&options(url)).await?;
+        sqlx::query_scalar("SHOW server_version")
+            .fetch_one(&mut connection)
+            .await
+    })
+    .expect("the database answers")
 }
