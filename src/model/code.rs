@@ -122,6 +122,7 @@ codes! {
     StoreBehindSink = "store-behind-sink", 409, "The sink is ahead of the store's checkpoints", "The store was restored from a backup. Begin where the sink stands: the choice of the blocker.";
     ProgressLost = "progress-lost", 409, "The sink no longer knows how far it has come", "The sink's progress was deleted or its target made anew. Begin where the checkpoint stands (the choice of the blocker); what was written after it is written again.";
     SinkChanged = "sink-changed", 409, "The job writes to another target than before", "Nothing to do if that is meant: it goes on from the checkpoint. To fill the new target from the beginning, start with from=earliest.";
+    SinkMayDuplicate = "sink-may-duplicate", 409, "Rows that the sink holds are written again", "Delete them first, or write with write.mode upsert, if each record is to stand once.";
     SinkProgressUnknown = "sink-progress-unknown", 409, "The sink does not say how far it has come", "Ask again when the sink answers; until then a plan promises nothing and a start waits.";
     ProgressMismatch = "progress-mismatch", 409, "The sink's progress is not what the job left there", "Something else wrote to the sink's progress, or its database was restored while the job ran. Nothing was written over it. Start the job again: the plan shows where store and sink stand.";
     LeaseLost = "lease-lost", 409, "Another server took the job over", "Nothing to do: the job runs there.";

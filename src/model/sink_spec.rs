@@ -60,6 +60,16 @@ impl SinkSpec {
         }
     }
 
+    /// Whether a record that is read again by a start's decision stands in the target twice, although each counts once
+    /// otherwise.
+    #[must_use]
+    pub fn doubles_what_is_replayed(&self) -> bool {
+        match self {
+            Self::Blackhole | Self::Log { .. } => false,
+            Self::Postgres(spec) => spec.write.mode == WriteMode::Append,
+        }
+    }
+
     /// The connection of the server's file that it writes to, if it writes to one.
     #[must_use]
     pub fn connection(&self) -> Option<&str> {

@@ -60,7 +60,7 @@ pub(crate) async fn ask(sink: &dyn Sink) -> Answer {
         Ok(Err(error)) => Err(no_answer(&error)),
         Err(_elapsed) => Err(NoAnswer {
             status: SourceStatus::Timeout,
-            code: Code::SinkError,
+            code: Code::SinkUnreachable,
             detail: format!("no answer within {} s", DEADLINE.as_secs()),
         }),
     }

@@ -241,7 +241,17 @@ impl<'a> StartQuestion<'a> {
 
     /// Lets the one resolver decide.
     pub(crate) fn resolve(&self, facts: &'a BrokerFacts) -> ResolvedStart {
-        resolve_positions(&self.inputs(facts))
+        let mut resolved = resolve_positions(&self.inputs(facts));
+        let replayed = resolved.totals.replayed;
+        if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
+            resolved.warnings.push(Warning {
+                code: Code::SinkMayDuplicate,
+                summary: format!(
+                    "{replayed} offsets are read again: what the sink holds of them stands there twice, since it appends"
+                ),
+            });
+        }
+        resolved
     }
 }
 

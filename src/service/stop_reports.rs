@@ -154,7 +154,7 @@ pub(crate) async fn claim(
             Err(_elapsed) => {
                 return Err(NoAnswer {
                     status: SourceStatus::Timeout,
-                    code: Code::SinkError,
+                    code: Code::SinkUnreachable,
                     detail: format!("no answer within {} s", patience.as_secs()),
                 });
             }
@@ -180,7 +180,7 @@ mod tests {
     fn away() -> NoAnswer {
         NoAnswer {
             status: SourceStatus::Unreachable,
-            code: Code::SinkError,
+            code: Code::SinkUnreachable,
             detail: "connection refused".to_owned(),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
@@ -174,6 +175,10 @@ impl Written {
             "{body}: {:#}",
             plan.body
         );
+        let warned = plan.body["warnings"]
+            .to_string()
+            .contains("sink-may-duplicate");
+        assert_eq!(warned, announced > 0, "{:#}", plan.body);
         self.await_rows(table);
         plan
     }
@@ -231,7 +236,7 @@ fn a_sink_that_is_ahead_is_where_the_job_goes_on() {
 
     // The plan rests on where the sink stands.
     let id = plan.plan.clone().expect("a plan");
-    let progress = "UPDATE handover.sink_progress SET next_offset = next_offset";
+    let progress = "UPDATE handover_sink.progress SET next_offset = next_offset";
     written
         .target
         .run(&format!("{progress} + 1 WHERE partition = 1"));
@@ -266,7 +271,7 @@ fn a_sink_that_is_ahead_is_where_the_job_goes_on() {
             .scene
             .job
             .api
-            .try_send(&reqwest::Method::POST, &triggered, Some(&json!({}))),
+            .try_send(&Method::POST, &triggered, Some(&json!({}))),
     );
     written.scene.server.await_crash();
     written.scene.server.boot();
@@ -276,16 +281,38 @@ fn a_sink_that_is_ahead_is_where_the_job_goes_on() {
         .await_state(&written.scene.job, "running");
     written.produce_and_expect(3);
     written.await_rows("orders");
-    // A stop that finds a dead owner claims the sink first.
+    let (_, positions) = written.scene.checkpointed();
+    assert_eq!(super::decided(&positions), [(0, 22), (1, 22)].into());
+
+    // A stop that is carried to its end by the next process claims the sink before it says that nothing writes any more.
     written.scene.server.kill();
-    written.scene.server.boot();
+    written.scene.server.boot_to_crash("before-stop-settled");
+    written.scene.server.await_ready();
     written
         .scene
         .server
         .await_state(&written.scene.job, "running");
-    let (_, positions) = written.scene.checkpointed();
-    assert_eq!(super::decided(&positions), [(0, 25), (1, 25)].into());
-    written.scene.job.stop();
+    written.produce_and_expect(2);
+    written.await_rows("orders");
+    let path = written.scene.job.at("/stop");
+    let body = json!({"checkpoint": "none"});
+    let api = &written.scene.job.api;
+    let asked = api
+        .try_send(&Method::POST, &path, Some(&body))
+        .expect("an answer");
+    written.scene.server.await_crash();
+    written.scene.server.boot();
+    let operation = asked.body["id"].as_str().expect("an operation");
+    let stopped = written
+        .scene
+        .job
+        .api
+        .get(&format!("/api/v1/operations/{operation}?wait=60s"));
+    assert_eq!(stopped["status"], "succeeded", "{stopped:#}");
+    assert_eq!(stopped["result"]["fence"], "claimed", "{stopped:#}");
+    assert_eq!(stopped["result"]["will_replay"], 0, "{stopped:#}");
+    let plan = written.start_as_planned(&json!({}), true, "orders");
+    assert_eq!(plan.starts(), [(0, 27), (1, 27)].into());
 }
 
 /// The target was restored to an earlier state, and knows it.
@@ -294,7 +321,7 @@ fn a_sink_that_is_behind_is_followed_on_demand() {
     let mut written = Written::begin("sink-behind");
     written.scene.job.stop();
     written.target.run(
-        "UPDATE handover.sink_progress SET next_offset = 6 WHERE partition = 0;
+        "UPDATE handover_sink.progress SET next_offset = 6 WHERE partition = 0;
          DELETE FROM orders WHERE part = 0 AND at >= 6",
     );
     written
@@ -342,7 +369,7 @@ fn a_sink_that_lost_its_progress_goes_on_from_the_checkpoint_on_demand() {
     written.produce_and_expect(3);
     written.await_rows("orders");
     written.stop_without_checkpoint();
-    written.target.run("DELETE FROM handover.sink_progress");
+    written.target.run("DELETE FROM handover_sink.progress");
     let flags = written.scene.job.offsets().map(|row| row.flags.clone());
     assert!(
         flags.values().all(|flags| flags == &["progress-lost"]),
