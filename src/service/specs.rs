@@ -49,7 +49,7 @@ impl Service {
     ) -> Result<(SpecApplied, bool, Option<Operation>)> {
         // The connection that the spec names must still be there when the spec is stored.
         let kept = self.core.clusters.keep_names().await;
-        let (spec, mut warnings) = self.checked_spec(name, document).await?;
+        let (spec, mut warnings) = self.checked_spec(name, document, dry_run).await?;
         refuse_future_mode(&spec.startup_mode, self.core.now()).map_err(|error| error.job(name))?;
         if dry_run {
             drop(kept);
@@ -118,14 +118,23 @@ impl Service {
         &self,
         name: &JobName,
         document: &Value,
+        dry_run: bool,
     ) -> Result<(JobSpec, Vec<Warning>)> {
         let (spec, mut faults) = match JobSpec::read(name, document) {
             Ok(spec) => (Some(spec), Vec::new()),
             Err(faults) => (None, faults),
         };
         faults.extend(self.connection_faults(document));
-        let (sink_faults, warnings) = self.check_sink(document).await;
-        faults.extend(sink_faults);
+        let known = self.known_spec(name).await;
+        let is_known = |spec: &JobSpec| known.is_some_and(|known| known.sink == spec.sink);
+        // A document that is applied again as it is must not be refused for what became of the target meanwhile: the start
+        // says that. Whoever tries it wants to know.
+        let mut warnings = Vec::new();
+        if dry_run || !spec.as_ref().is_some_and(is_known) {
+            let (sink_faults, sink_warnings) = self.check_sink(document).await;
+            faults.extend(sink_faults);
+            warnings = sink_warnings;
+        }
         match spec {
             Some(spec) if faults.is_empty() => Ok((spec, warnings)),
             _ => Err(ServiceError::faults(faults, Code::InvalidSpec).job(name)),

@@ -147,6 +147,8 @@ impl JobTask {
         for subtask in &self.subtasks {
             subtask.barrier.send_replace(Some(barrier));
         }
+        // Nobody may find a checkpoint in the store that the job does not know of.
+        self.publish();
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {

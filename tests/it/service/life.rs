@@ -7,6 +7,7 @@ use handover::{
         Code, JobState,
         checkpoint::{CheckpointKind, GroupCommitStatus},
         job_state::DesiredState,
+        skip::SkipRequest,
         start::{CheckpointRequest, StartRequest},
         views::DivergenceCause,
     },
@@ -218,7 +219,7 @@ async fn a_record_that_is_not_what_the_format_says_fails_the_job_and_can_be_left
     assert_eq!(failure.record.unwrap().offset, 3);
     // A start that is refused leaves the failure as it was.
     let refused = server
-        .start_job(&job, json!({"from": "group-offsets"}))
+        .start_job(&job, json!({"from": "shift", "by": 1_000}))
         .await;
     failed_with(&refused, "start-blocked");
     let view = server.view(&job).await;
@@ -230,7 +231,7 @@ async fn a_record_that_is_not_what_the_format_says_fails_the_job_and_can_be_left
     let line = view
         .next
         .iter()
-        .find(|step| step.why.contains("leave that record out"))
+        .find(|step| step.why.contains("leave exactly that record out"))
         .unwrap();
     let body = line
         .curl
@@ -238,11 +239,11 @@ async fn a_record_that_is_not_what_the_format_says_fails_the_job_and_can_be_left
         .nth(1)
         .unwrap()
         .trim_end_matches('\'');
-    succeeded(
-        &server
-            .start_job(&job, serde_json::from_str(body).unwrap())
-            .await,
-    );
+    let skip = SkipRequest::read(&serde_json::from_str(body).unwrap()).unwrap();
+    let skip = server.service.skip(&job, &skip, &caller()).await.unwrap();
+    succeeded(&server.end_of(&skip.operation).await);
+    // It should run, so it begins by itself.
+    server.in_state(&job, JobState::Running).await;
     server.read_all(&job).await;
     assert_eq!(server.view(&job).await.records, Some(2));
     server.app.shut_down().await;
