@@ -166,7 +166,7 @@ described! {
     #[serde(deny_unknown_fields)]
     pub(super) struct BatchDocument {
         /// The most rows of one transaction.
-        #[schema(minimum = 1, maximum = 100_000, default = 5000)]
+        #[schema(minimum = 1, maximum = 100_000, default = 20_000)]
         max_rows: Option<u32>,
         /// How long rows wait for more before they are written, `0s` to `10s`.
         #[schema(default = "50ms", inline)]

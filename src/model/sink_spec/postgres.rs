@@ -122,7 +122,7 @@ pub enum OnTombstone {
 #[serde(deny_unknown_fields)]
 pub struct BatchSpec {
     /// The most rows of one transaction.
-    #[schema(minimum = 1, maximum = 100_000, default = 5000)]
+    #[schema(minimum = 1, maximum = 100_000, default = 20_000)]
     pub max_rows: u32,
     /// How long rows wait for more before they are written, `0s` to `10s`.
     #[schema(default = "50ms")]
@@ -680,7 +680,7 @@ fn outlives(source: &ColumnSource) -> bool {
 impl Default for BatchSpec {
     fn default() -> Self {
         Self {
-            max_rows: 5_000,
+            max_rows: 20_000,
             linger: HumanDuration(Duration::from_millis(50)),
         }
     }
@@ -755,7 +755,7 @@ mod tests {
                     "timestamp": "@timestamp", "key": "@key", "value": "@value"
                 }},
                 "write": {"mode": "append"},
-                "batch": {"max_rows": 5000, "linger": "50ms"}
+                "batch": {"max_rows": 20000, "linger": "50ms"}
             })
         );
         assert_eq!(read(&shown).unwrap(), spec);
