@@ -51,4 +51,4 @@ mod subtask;
 mod tests;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
-pub use record_reader::{ReadRecord, read_records};
+pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

@@ -1,19 +1,38 @@
-//! Reads a few records at an offset, beside any run: to look at a record, or to keep what is known of one that is left out.
+//! Reads a few records at an offset, beside any run: to look at a record, to keep what is known of one that is left out, or
+//! to learn how old what is unread is.
 //!
-//! The client is made for the purpose and goes with it; it commits nothing and belongs to no group's balance.
+//! One client for all partitions that are asked for. It is made for the purpose and goes with it; it commits nothing and
+//! belongs to no group's balance.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
 use super::{
     error::{ConsumerError, ErrorClass, KafkaError},
-    ports::{ConsumerSettings, KafkaCluster, Polled},
+    ports::{Consumer, ConsumerSettings, KafkaCluster, Polled},
 };
-use crate::model::{code::Code, offset::Offset, record::RecordBatch, topic::TopicPartition};
+use crate::model::{
+    code::Code,
+    offset::Offset,
+    record::{ConsumerRecord, RecordBatch},
+    topic::TopicPartition,
+};
 
 /// The longest wait of one poll; between two the deadline is looked at.
 const POLL: Duration = Duration::from_millis(200);
+
+/// What a client that wants one record of each partition sets over the job's own: it must not wait for more to come, and
+/// what it fetches behind that record is thrown away.
+const FIRST_ONLY: [(&str, &str); 3] = [
+    ("fetch.min.bytes", "1"),
+    ("fetch.wait.max.ms", "100"),
+    ("max.partition.fetch.bytes", "65536"),
+];
 
 /// A record by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +47,20 @@ pub struct ReadRecord {
     pub value: Option<Vec<u8>>,
 }
 
+/// What lies at a position or behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstRecord {
+    /// This record is the first.
+    At {
+        /// Where it lies in its partition's log.
+        record_offset: i64,
+        /// Milliseconds since 1970 as the producer or the broker stamped it.
+        timestamp_ms: Option<i64>,
+    },
+    /// There is none before this offset, where the log ended for the reader.
+    NoneBefore(Offset),
+}
+
 /// Reads up to `limit` records of a partition, from the first that lies at or behind `from`; fewer when the log ends.
 ///
 /// # Errors
@@ -40,12 +73,109 @@ pub async fn read_records(
     limit: usize,
     deadline: Duration,
 ) -> Result<Vec<ReadRecord>, ConsumerError> {
+    let mut reading = read_aside(
+        Question {
+            kafka,
+            settings,
+            what: format!("read {partition} at {from}"),
+            from: vec![(partition.clone(), from)],
+            limit,
+            keep: |record| ReadRecord {
+                record_offset: record.record_offset,
+                timestamp_ms: record.timestamp_ms,
+                key: record.key.map(<[u8]>::to_vec),
+                value: record.value.map(<[u8]>::to_vec),
+            },
+        },
+        deadline,
+    )
+    .await?;
+    reading.outcome?;
+    let found = reading.found.remove(&partition);
+    Ok(found.map_or_else(Vec::new, |found| found.records))
+}
+
+/// Finds the first record at or behind each position, with one client for all of them. Partitions about which nothing was
+/// known by the deadline, or before the client's first error, are left out.
+///
+/// # Errors
+/// See [`ConsumerError`], when nothing at all was known.
+pub async fn first_records(
+    kafka: Arc<dyn KafkaCluster>,
+    mut settings: ConsumerSettings,
+    from: Vec<(TopicPartition, Offset)>,
+    deadline: Duration,
+) -> Result<BTreeMap<TopicPartition, FirstRecord>, ConsumerError> {
+    for (property, value) in FIRST_ONLY {
+        let properties = &mut settings.source.properties;
+        properties.insert(property.to_owned(), value.to_owned());
+    }
+    let reading = read_aside(
+        Question {
+            kafka,
+            settings,
+            what: format!("read one record each of {} partitions", from.len()),
+            from,
+            limit: 1,
+            keep: |record| FirstRecord::At {
+                record_offset: record.record_offset,
+                timestamp_ms: record.timestamp_ms,
+            },
+        },
+        deadline,
+    )
+    .await?;
+    let firsts: BTreeMap<_, _> = reading
+        .found
+        .into_iter()
+        .filter_map(|(partition, found)| {
+            let none = found.end.map(FirstRecord::NoneBefore);
+            Some((partition, found.records.first().copied().or(none)?))
+        })
+        .collect();
+    match reading.outcome {
+        Err(error) if firsts.is_empty() => Err(error),
+        Err(_) | Ok(()) => Ok(firsts),
+    }
+}
+
+/// What is to be read.
+struct Question<T> {
+    kafka: Arc<dyn KafkaCluster>,
+    settings: ConsumerSettings,
+    /// For errors.
+    what: String,
+    from: Vec<(TopicPartition, Offset)>,
+    /// Records of each partition.
+    limit: usize,
+    /// What is kept of each record.
+    keep: fn(ConsumerRecord<'_>) -> T,
+}
+
+/// What was read until all was found, the deadline passed, or the client failed.
+struct Reading<T> {
+    found: BTreeMap<TopicPartition, Found<T>>,
+    outcome: Result<(), ConsumerError>,
+}
+
+/// What was read of one partition.
+struct Found<T> {
+    records: Vec<T>,
+    /// Where the log ended, if that came before the last record that was asked for.
+    end: Option<Offset>,
+}
+
+/// Reads on a thread of its own, which closes the client after it has answered.
+async fn read_aside<T: Send + 'static>(
+    question: Question<T>,
+    deadline: Duration,
+) -> Result<Reading<T>, ConsumerError> {
     let (answer, read) = oneshot::channel();
-    let name = format!("read-{}", settings.job);
-    let what = format!("read {partition} at {from}");
+    let name = format!("read-{}", question.settings.job);
+    let what = question.what.clone();
     let thread = std::thread::Builder::new().name(name).spawn(move || {
-        let until = std::time::Instant::now() + deadline;
-        let mut consumer = match kafka.consumer(&settings) {
+        let until = Instant::now() + deadline;
+        let mut consumer = match question.kafka.consumer(&question.settings) {
             Ok(consumer) => consumer,
             Err(error) => {
                 // Nobody waits any more: then nobody is told.
@@ -53,20 +183,7 @@ pub async fn read_records(
                 return;
             }
         };
-        let mut found = Vec::new();
-        let mut outcome = consumer.assign(&[(partition.clone(), from)]);
-        while outcome.is_ok() && found.len() < limit && std::time::Instant::now() < until {
-            match consumer.poll(POLL) {
-                Ok(Polled::Batch(batch)) => {
-                    if take(&batch, &partition, limit, &mut found) {
-                        break;
-                    }
-                }
-                Ok(Polled::Idle | Polled::Unreachable(_)) => {}
-                Err(error) => outcome = Err(error),
-            }
-        }
-        let _unheard = answer.send(outcome.map(|()| found));
+        let _unheard = answer.send(Ok(poll_all(&mut *consumer, &question, until)));
         consumer.close();
     });
     let failed = |detail: String| {
@@ -86,31 +203,50 @@ pub async fn read_records(
     }
 }
 
-/// Copies the records of a batch; true when the end of the log was reached.
-fn take(
-    batch: &RecordBatch,
-    partition: &TopicPartition,
-    limit: usize,
-    found: &mut Vec<ReadRecord>,
-) -> bool {
-    let mut ended = false;
-    for run in batch
-        .runs()
-        .iter()
-        .filter(|run| *run.partition == *partition)
-    {
-        for record in batch.records_of(run) {
-            if found.len() == limit {
-                return true;
-            }
-            found.push(ReadRecord {
-                record_offset: record.record_offset,
-                timestamp_ms: record.timestamp_ms,
-                key: record.key.map(<[u8]>::to_vec),
-                value: record.value.map(<[u8]>::to_vec),
-            });
+fn poll_all<T>(consumer: &mut dyn Consumer, question: &Question<T>, until: Instant) -> Reading<T> {
+    let unread = || Found {
+        records: Vec::new(),
+        end: None,
+    };
+    let asked = question.from.iter();
+    let mut found: BTreeMap<_, _> = asked
+        .map(|(partition, _)| (partition.clone(), unread()))
+        .collect();
+    let mut open = found.len();
+    let mut outcome = consumer.assign(&question.from);
+    while outcome.is_ok() && open > 0 && Instant::now() < until {
+        match consumer.poll(POLL) {
+            Ok(Polled::Batch(batch)) => open -= take(&batch, question, &mut found),
+            Ok(Polled::Idle | Polled::Unreachable(_)) => {}
+            // The client gives up what it had fetched behind an error: what comes later may not be the first.
+            Err(error) => outcome = Err(error),
         }
-        ended |= run.advance_to.is_some();
     }
-    ended
+    Reading { found, outcome }
+}
+
+/// Keeps what is wanted of a batch; answers how many partitions need no more.
+fn take<T>(
+    batch: &RecordBatch,
+    question: &Question<T>,
+    found: &mut BTreeMap<TopicPartition, Found<T>>,
+) -> usize {
+    let is_done = |found: &Found<T>| found.records.len() >= question.limit || found.end.is_some();
+    let mut done = 0;
+    for run in batch.runs() {
+        let Some(found) = found.get_mut(&*run.partition) else {
+            continue;
+        };
+        if is_done(found) {
+            continue;
+        }
+        let wanted = question.limit - found.records.len();
+        let records = batch.records_of(run).take(wanted).map(question.keep);
+        found.records.extend(records);
+        if found.records.len() < question.limit {
+            found.end = run.advance_to;
+        }
+        done += usize::from(is_done(found));
+    }
+    done
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 
 use crate::{
-    engine::ports::GroupOffset,
+    engine::{FirstRecord, ports::GroupOffset},
     model::{
         checkpoint::{
             CheckpointKind, CheckpointPhases, CheckpointPosition, GroupCommit, GroupCommitStatus,
@@ -22,7 +22,7 @@ use crate::{
         topic::{TopicId, TopicPartition},
         views::{
             Divergence, DivergenceCause, Flag, JobLag, OffsetsTotals, PartitionLag,
-            PartitionOffsetsView,
+            PartitionOffsetsView, Retention,
         },
     },
 };
@@ -59,6 +59,16 @@ pub(crate) struct SinkHolds {
     pub(crate) newest_output: Option<CheckpointId>,
 }
 
+/// What was found when a partition's oldest unread record was looked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FirstUnread {
+    /// The checkpointed position then.
+    pub(crate) from: Offset,
+    /// The topic that the position belongs to.
+    pub(crate) topic_id: Option<TopicId>,
+    pub(crate) first: FirstRecord,
+}
+
 /// Whether there is a checkpoint, if that is known.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum CheckpointSource<'a> {
@@ -85,6 +95,10 @@ pub(crate) struct Comparison<'a> {
     pub(crate) checkpoint: CheckpointSource<'a>,
     /// `None` also for a sink that keeps no progress, and for another target than the checkpoint's.
     pub(crate) sink: Option<&'a SinkHolds>,
+    /// What was found at the checkpointed positions, now or earlier. `None` where nobody looked.
+    pub(crate) unread: Option<&'a BTreeMap<TopicPartition, FirstUnread>>,
+    /// Until when a record's age is counted.
+    pub(crate) now: DateTime<Utc>,
 }
 
 /// Who wrote the note beside a group's offset.
@@ -189,7 +203,59 @@ impl Comparison<'_> {
                 .map(|held| held.next_offset)
                 .zip(checkpointed)
                 .map(|(held, checkpointed)| held.distance_from(checkpointed)),
+            oldest_unread_age_ms: self.oldest_unread_age_ms(partition, stored, bounds, &flags),
+            retention: Retention {
+                // The numbers of a log that is gone say nothing about the one in its place.
+                offsets_left: checkpointed
+                    .zip(bounds)
+                    .filter(|_| !flags.contains(&Flag::TopicRecreated))
+                    .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
+            },
             flags,
+        }
+    }
+
+    /// What was found once stays true for as long as the position stands at or before the record, even when the brokers do
+    /// not answer any more.
+    fn oldest_unread_age_ms(
+        &self,
+        partition: &TopicPartition,
+        stored: Option<&CheckpointPosition>,
+        bounds: Option<LogBounds>,
+        flags: &[Flag],
+    ) -> Option<i64> {
+        let is_elsewhere = |flag: &Flag| {
+            matches!(
+                flag,
+                Flag::TopicRecreated | Flag::BeyondLatest | Flag::NotSubscribedNow
+            )
+        };
+        if flags.iter().any(is_elsewhere) {
+            return None;
+        }
+        let stored = stored?;
+        let checkpointed = stored.next_offset?;
+        let end = bounds.map(|bounds| bounds.readable_end(self.spec.source.isolation));
+        if end.is_some_and(|end| end <= checkpointed) {
+            return Some(0);
+        }
+        let found = self.unread?.get(partition)?;
+        if found.from > checkpointed || found.topic_id != stored.topic_id {
+            return None;
+        }
+        match found.first {
+            FirstRecord::At {
+                record_offset,
+                timestamp_ms,
+            } => {
+                let is_there = record_offset >= checkpointed.get()
+                    && bounds.is_none_or(|bounds| record_offset >= bounds.earliest.get());
+                let age = self.now.timestamp_millis() - timestamp_ms.filter(|_| is_there)?;
+                // A producer's clock may go ahead.
+                Some(age.max(0))
+            }
+            // Markers of transactions, aborted records, compacted offsets: the lag counts them, nobody will read them.
+            FirstRecord::NoneBefore(seen) => end.filter(|end| *end <= seen).map(|_| 0),
         }
     }
 
@@ -369,10 +435,15 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
         partitions: partitions.len(),
         ..OffsetsTotals::default()
     };
+    let mut ages_missing = false;
     for partition in partitions {
         if partition.flags.contains(&Flag::NotSubscribedNow) {
             continue;
         }
+        ages_missing |= partition.oldest_unread_age_ms.is_none();
+        totals.oldest_unread_age_ms = totals
+            .oldest_unread_age_ms
+            .max(partition.oldest_unread_age_ms);
         let decisive = if running {
             partition.lag.position
         } else {
@@ -387,6 +458,10 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
             &mut totals.group_behind_checkpoint,
             partition.divergence.group_behind_checkpoint,
         );
+    }
+    if ages_missing && totals.oldest_unread_age_ms == Some(0) {
+        // That nothing is unread can be said only of all of them.
+        totals.oldest_unread_age_ms = None;
     }
     totals
 }
@@ -501,6 +576,8 @@ mod tests {
             live: None,
             checkpoint: CheckpointSource::Absent,
             sink: None,
+            unread: None,
+            now: at(10),
         }
     }
 
@@ -896,5 +973,177 @@ mod tests {
         assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
         assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
         assert_eq!(totals(&view, false).unknown_partitions, 1);
+    }
+
+    #[test]
+    fn how_old_the_oldest_unread_record_is() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        // Checkpoint 9 says 50; the records end at 100; it is second 10.
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let record = |record_offset: i64, timestamp_ms: Option<i64>| FirstRecord::At {
+            record_offset,
+            timestamp_ms,
+        };
+        let second = |second: i64| Some(at(second).timestamp_millis());
+        let there = || Some(brokers(0, 100, 100));
+        type Row<'a> = (
+            &'a str,
+            Option<BTreeMap<TopicPartition, BrokerPartition>>,
+            Option<(i64, FirstRecord)>,
+            Option<i64>,
+        );
+        let table: Vec<Row<'_>> = vec![
+            ("not read yet", there(), None, None),
+            (
+                "at the position",
+                there(),
+                Some((50, record(50, second(3)))),
+                Some(7_000),
+            ),
+            (
+                "behind markers",
+                there(),
+                Some((50, record(53, second(3)))),
+                Some(7_000),
+            ),
+            (
+                "read when it stood earlier",
+                there(),
+                Some((40, record(50, second(3)))),
+                Some(7_000),
+            ),
+            (
+                "passed since",
+                there(),
+                Some((40, record(49, second(3)))),
+                None,
+            ),
+            (
+                "read when it stood later",
+                there(),
+                Some((51, record(53, second(3)))),
+                None,
+            ),
+            (
+                "without a time stamp",
+                there(),
+                Some((50, record(50, None))),
+                None,
+            ),
+            (
+                "from a clock ahead",
+                there(),
+                Some((50, record(50, second(13)))),
+                Some(0),
+            ),
+            (
+                "brokers away",
+                None,
+                Some((50, record(50, second(3)))),
+                Some(7_000),
+            ),
+            ("brokers away, not read", None, None, None),
+            ("all is read", Some(brokers(0, 50, 50)), None, Some(0)),
+            (
+                "held back by a transaction",
+                Some(brokers(0, 50, 60)),
+                None,
+                Some(0),
+            ),
+            (
+                "deleted since",
+                Some(brokers(60, 100, 100)),
+                Some((50, record(50, second(3)))),
+                None,
+            ),
+            (
+                "nothing but markers",
+                there(),
+                Some((50, FirstRecord::NoneBefore(offset(100)))),
+                Some(0),
+            ),
+            (
+                "markers, more since",
+                there(),
+                Some((50, FirstRecord::NoneBefore(offset(90)))),
+                None,
+            ),
+            (
+                "beyond the end",
+                Some(brokers(0, 40, 40)),
+                Some((50, record(50, second(3)))),
+                None,
+            ),
+        ];
+        for (name, brokers, found, expected) in table {
+            let unread: BTreeMap<_, _> = found
+                .map(|(from, first)| {
+                    let found = FirstUnread {
+                        from: offset(from),
+                        topic_id: Some(TopicId("a".into())),
+                        first,
+                    };
+                    (partition(), found)
+                })
+                .into_iter()
+                .collect();
+            let view = compare(&Comparison {
+                brokers: brokers.as_ref(),
+                checkpoint: CheckpointSource::Known(&facts),
+                unread: Some(&unread),
+                ..comparison(&job, &spec)
+            });
+            assert_eq!(view[0].oldest_unread_age_ms, expected, "{name}");
+            let total = totals(&view, false).oldest_unread_age_ms;
+            assert_eq!(total, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_greatest_age_counts_and_zero_needs_all_of_them() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let brokers = brokers(0, 100, 100);
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let view = compare(&Comparison {
+            brokers: Some(&brokers),
+            checkpoint: CheckpointSource::Known(&facts),
+            ..comparison(&job, &spec)
+        });
+        let total = |ages: [Option<i64>; 2]| {
+            let partitions = ages.map(|age| PartitionOffsetsView {
+                oldest_unread_age_ms: age,
+                ..view[0].clone()
+            });
+            totals(&partitions, false).oldest_unread_age_ms
+        };
+        assert_eq!(total([Some(0), Some(0)]), Some(0));
+        assert_eq!(total([Some(4), Some(9)]), Some(9));
+        assert_eq!(total([Some(4), None]), Some(4));
+        assert_eq!(total([None, Some(0)]), None);
+        assert_eq!(total([None, None]), None);
+    }
+
+    #[test]
+    fn how_far_the_log_may_move_before_records_are_lost() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let mut recreated = brokers(0, 100, 100);
+        recreated.get_mut(&partition()).unwrap().topic_id = Some(TopicId("b".into()));
+        for (brokers, left) in [
+            (Some(brokers(20, 100, 100)), Some(30)),
+            (Some(brokers(60, 100, 100)), Some(-10)),
+            (Some(recreated), None),
+            (None, None),
+        ] {
+            let view = compare(&Comparison {
+                brokers: brokers.as_ref(),
+                checkpoint: CheckpointSource::Known(&facts),
+                ..comparison(&job, &spec)
+            });
+            assert_eq!(view[0].retention.offsets_left, left);
+        }
     }
 }

@@ -22,6 +22,7 @@ use super::{
     connections::{Clusters, CurrentClusters},
     error::{Result, ServiceError},
     next_steps::RefusedStart,
+    oldest_unread::OldestUnread,
 };
 use crate::{
     engine::{
@@ -251,6 +252,8 @@ pub(crate) struct JobEntry {
     pub(crate) measuring: tokio::sync::Mutex<()>,
     /// Tells the job's monitor to measure soon.
     pub(crate) measure_soon: Notify,
+    /// Tells the job's reader of oldest unread records that somebody looks.
+    pub(crate) read_unread: Notify,
     /// Cancelled when the job was deleted.
     pub(crate) gone: CancellationToken,
 }
@@ -277,6 +280,7 @@ pub(crate) struct JobFacts {
     pub(crate) sink_asked_at: Option<Instant>,
     /// What the sink said; `None` inside for one that keeps no progress.
     pub(crate) sink: Source<Option<SinkHolds>>,
+    pub(crate) unread: OldestUnread,
     pub(crate) window: HealthWindow,
     /// Partitions of the run that the brokers do not have any more, and since when that is known.
     pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
@@ -372,6 +376,7 @@ impl JobEntry {
                 checkpoint: Source::default(),
                 sink_asked_at: None,
                 sink: Source::default(),
+                unread: OldestUnread::default(),
                 window: HealthWindow::default(),
                 gone: None,
                 counters: Counters::default(),
@@ -382,6 +387,7 @@ impl JobEntry {
             stop_asked: watch::Sender::new(false),
             measuring: tokio::sync::Mutex::new(()),
             measure_soon: Notify::new(),
+            read_unread: Notify::new(),
             gone: CancellationToken::new(),
         }
     }

@@ -80,8 +80,10 @@ pub(crate) fn compare_now(
             Some(None) => CheckpointSource::Absent,
             None => CheckpointSource::Unknown,
         },
-        // Asked only where somebody looks at it.
+        // Both are asked only where somebody looks at them.
         sink: None,
+        unread: None,
+        now,
     })
 }
 

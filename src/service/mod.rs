@@ -12,6 +12,7 @@ mod lease_keeper;
 mod monitor;
 mod next_steps;
 mod offsets;
+mod oldest_unread;
 mod operations;
 mod queries;
 mod records;

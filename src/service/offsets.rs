@@ -9,6 +9,7 @@ use super::{
     error::Result,
     jobs::{Standing, age_ms},
     monitor::{REUSE, ask_sink, measure, refresh_checkpoint},
+    oldest_unread::ask_if_unknown,
     queries::{OffsetsQuery, Only},
 };
 use crate::model::{
@@ -35,6 +36,8 @@ impl Service {
         ask_sink(core, &job, reuse).await;
         let standing = Standing::take(core, &job);
         let (partitions, running, sources) = look(core, &job);
+        // Aside: nobody waits for it, and the next look has it.
+        ask_if_unknown(&job, &partitions);
         let chosen: Vec<PartitionOffsetsView> = partitions
             .into_iter()
             .filter(|partition| is_meant(partition, query))
@@ -99,6 +102,8 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         live: live.as_ref().map(|(partitions, _)| &**partitions),
         checkpoint,
         sink: holds.filter(|holds| !is_other(holds)),
+        unread: facts.unread.of(&facts.spec().source),
+        now,
     });
     let unanswered = brokers.map(|brokers| {
         brokers

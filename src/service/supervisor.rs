@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::{Core, JobEntry},
     job_task::JobTask,
-    monitor,
+    monitor, oldest_unread,
 };
 use crate::model::job_state::{DesiredState, JobState};
 
@@ -29,6 +29,7 @@ const PRUNE_EVERY: u32 = 40;
 pub(crate) async fn supervise(core: Arc<Core>) {
     let mut tasks: JoinSet<()> = JoinSet::new();
     let turnstile = monitor::turnstile();
+    let readers = oldest_unread::turnstile();
     if !claimed(&core).await {
         return;
     }
@@ -45,8 +46,13 @@ pub(crate) async fn supervise(core: Arc<Core>) {
                 tasks.spawn(run_job(Arc::clone(&core), Arc::clone(&job)));
                 tasks.spawn(monitor::watch_job(
                     Arc::clone(&core),
-                    job,
+                    Arc::clone(&job),
                     Arc::clone(&turnstile),
+                ));
+                tasks.spawn(oldest_unread::read_when_asked(
+                    Arc::clone(&core),
+                    job,
+                    Arc::clone(&readers),
                 ));
             }
             if rounds.is_multiple_of(PRUNE_EVERY)
@@ -62,7 +68,7 @@ pub(crate) async fn supervise(core: Arc<Core>) {
             () = core.new_job.notified() => {}
             Some(ended) = tasks.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(%error, "the measuring of a job crashed; its lags stay as they are until the server is restarted");
+                    tracing::error!(%error, "the measuring of a job crashed; its lags or ages stay as they are until the server is restarted");
                 }
             }
             () = sleep(pause) => {}

@@ -19,7 +19,7 @@ pub use job::{
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
-    PartitionOffsetsView, SourceStatus, SourceView, Sources,
+    PartitionOffsetsView, Retention, SourceStatus, SourceView, Sources,
 };
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
 pub use records::{RecordView, RecordsView};

@@ -125,6 +125,8 @@ pub struct OffsetsTotals {
     pub sink_lag: Option<i64>,
     /// From the group's offsets to the checkpointed positions; negative where the group is ahead.
     pub group_behind_checkpoint: Option<i64>,
+    /// The greatest `oldest_unread_age_ms` that is known; `null` where the known ones are all 0 and others are not known.
+    pub oldest_unread_age_ms: Option<i64>,
 }
 
 /// One partition.
@@ -161,6 +163,12 @@ pub struct PartitionOffsetsView {
     /// `sink_committed - checkpointed`: where a start would go on beyond the checkpoint; `null` unless both come from the same
     /// decision about this partition's position.
     pub sink_ahead_of_checkpoint: Option<i64>,
+    /// Milliseconds since the time stamp of the first record at or after `checkpointed` that the job can see; 0 where nothing
+    /// is unread, `null` where it is not known (yet): a look begins to read it aside, at most every 30 s, and a later look
+    /// has it.
+    pub oldest_unread_age_ms: Option<i64>,
+    /// How far unread records are from being deleted.
+    pub retention: Retention,
     /// What is notable.
     pub flags: Vec<Flag>,
 }
@@ -176,6 +184,14 @@ pub struct PartitionLag {
     pub group: Option<i64>,
     /// From where the sink stands.
     pub sink: Option<i64>,
+}
+
+/// How far unread records are from being deleted with the log's beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Retention {
+    /// `checkpointed - earliest`: how far the log's beginning may move before unread records are lost; below zero that many
+    /// offsets are gone already. `null` where one of the two is unknown.
+    pub offsets_left: Option<i64>,
 }
 
 /// How the group's committed offset differs from the checkpoint's.

@@ -12,6 +12,7 @@ mod kills;
 mod landing;
 mod librdkafka;
 mod many_partitions;
+mod oldest_unread;
 mod outages;
 mod parallelism;
 mod postgres;

@@ -315,9 +315,16 @@ pub(crate) struct PartitionRow {
     pub(crate) group_committed: Option<i64>,
     pub(crate) sink_committed: Option<i64>,
     pub(crate) sink_ahead_of_checkpoint: Option<i64>,
+    pub(crate) oldest_unread_age_ms: Option<i64>,
+    pub(crate) retention: Retention,
     pub(crate) lag: Lag,
     pub(crate) divergence: Divergence,
     pub(crate) flags: Vec<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Retention {
+    pub(crate) offsets_left: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
