@@ -975,6 +975,7 @@ mod tests {
         assert_eq!(totals(&view, false).unknown_partitions, 1);
     }
 
+    #[expect(clippy::too_many_lines, reason = "one table")]
     #[test]
     fn how_old_the_oldest_unread_record_is() {
         let job = JobName::new("orders").unwrap();

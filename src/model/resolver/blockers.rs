@@ -59,11 +59,18 @@ impl Blockers {
     ) -> Vec<Blocker> {
         for blocker in self.0.values_mut() {
             let code = blocker.code;
+            if code == Code::SinkChanged {
+                let elsewhere = inputs.progress_elsewhere();
+                let held =
+                    |partition: &TopicPartition| Some(elsewhere?.get(partition)?.next_offset);
+                let choice = begin_at(inputs, &blocker.partitions, held);
+                blocker.choices.extend(choice);
+            }
             let choice = if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
                 let progress = inputs.progress();
                 let held = |partition: &TopicPartition| Some(progress?.get(partition)?.next_offset);
                 begin_at(inputs, &blocker.partitions, held)
-            } else if code == Code::ProgressLost {
+            } else if matches!(code, Code::ProgressLost | Code::SinkChanged) {
                 let stored = |partition: &TopicPartition| {
                     inputs.state?.positions.get(partition)?.next_offset
                 };

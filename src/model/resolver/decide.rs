@@ -305,6 +305,12 @@ impl<'a> Resolution<'a> {
             position_id: is_same_target.then_some(position_id),
         };
         let by_store = from(stored, StartReason::Checkpoint);
+        let elsewhere = self.inputs.progress_elsewhere();
+        if let Some(held) = elsewhere.and_then(|progress| progress.get(partition))
+            && held.next_offset > stored
+        {
+            return self.written_before(partition, stored, held.next_offset);
+        }
         let Some(progress) = self.inputs.progress() else {
             return by_store;
         };
@@ -342,6 +348,21 @@ impl<'a> Resolution<'a> {
     fn had_output_since(&self, position_id: CheckpointId) -> bool {
         let newest_output = self.inputs.state.and_then(|state| state.newest_output);
         newest_output.is_some_and(|newest| newest > position_id)
+    }
+
+    /// The target was written to before, by this job, further than the checkpoint says: under another name of the connection,
+    /// or before the job went elsewhere for a while. From the checkpoint those records would be there twice.
+    fn written_before(
+        &mut self,
+        partition: &TopicPartition,
+        stored: Offset,
+        held: Offset,
+    ) -> Wanted {
+        let why = format!(
+            "{partition}: this target holds the records of this job before {held} already, and the checkpoint, taken with another target, says {stored}"
+        );
+        self.blockers.add(Code::SinkChanged, partition, &why, &[]);
+        Wanted::Blocked(StartReason::SinkProgress)
     }
 
     fn progress_lost(&mut self, partition: &TopicPartition, stored: Offset) -> Wanted {

@@ -97,6 +97,17 @@ impl<'a> StartInputs<'a> {
         self.sink.comparable_with(self.state)
     }
 
+    /// What another target than the checkpoint's holds of this job from an earlier time, or under another name.
+    fn progress_elsewhere(&self) -> Option<&'a SinkProgress> {
+        match &self.sink.progress {
+            ProgressFacts::Kept(progress) if self.sink.is_other_than(self.state) => Some(progress),
+            ProgressFacts::Kept(_)
+            | ProgressFacts::NotKept
+            | ProgressFacts::Unknown(_)
+            | ProgressFacts::Refused { .. } => None,
+        }
+    }
+
     /// Whether `from` speaks of this partition.
     fn covers(&self, partition: &TopicPartition) -> bool {
         self.covered

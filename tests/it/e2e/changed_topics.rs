@@ -144,6 +144,25 @@ fn a_topic_deleted_under_a_running_job_shows() {
     assert_eq!(scene.checkpointed().1, [(0, Some(3)), (1, Some(3))].into());
 }
 
+/// The same, and the topic is made again under the job: whatever the client does there, the job does not look well.
+#[test]
+fn a_topic_recreated_under_a_running_job_shows() {
+    let scene = Scene::new("recreated-running", 1);
+    scene.produce(0, 3);
+    scene.run(&earliest());
+    scene.await_exactly(0, &[(0, 0..3)]);
+    scene.kafka.delete_topic(&scene.name);
+    scene.kafka.create_topic(&scene.name, 1);
+    eventually("the job says that its topic is another one", SOON, || {
+        let view = scene.job.view();
+        let says = view.to_string().contains("topic-recreated");
+        if says && view["health"]["status"] != "ok" {
+            return Ok(());
+        }
+        Err(format!("{view:#}"))
+    });
+}
+
 /// redpanda-data/connect issue 2366, apache/druid issue 11658: records that expired under a consumer left it stuck or made it
 /// reset for ever. The policy is applied once, and the range that is lost is named before and after.
 #[test]
