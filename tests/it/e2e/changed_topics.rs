@@ -151,8 +151,12 @@ fn a_topic_recreated_under_a_running_job_shows() {
     scene.produce(0, 3);
     scene.run(&earliest());
     scene.await_exactly(0, &[(0, 0..3)]);
+    // While the server sleeps, so that its client cannot see the topic without records: it goes on at offset 3.
+    scene.server.signal("-STOP");
     scene.kafka.delete_topic(&scene.name);
     scene.kafka.create_topic(&scene.name, 1);
+    scene.produce(0, 10);
+    scene.server.signal("-CONT");
     eventually("the job says that its topic is another one", SOON, || {
         let view = scene.job.view();
         let says = view.to_string().contains("topic-recreated");
