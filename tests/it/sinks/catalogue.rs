@@ -304,7 +304,6 @@ fn on_columns() -> Vec<Case> {
     ]
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
 fn on_keys_and_rights() -> Vec<Case> {
     let no_index = "no unique index of app.t on just (\"id\")";
     let make_index = Some(r#"CREATE UNIQUE INDEX ON "app"."t" ("id");"#);
