@@ -269,6 +269,38 @@ fn on_columns() -> Vec<Case> {
             "has the type text[], which does not take $.tags: use jsonb",
             None,
         ),
+        case(
+            "CREATE TABLE app.t (total name)",
+            fields(&json!({"total": "$.total"})),
+            append(),
+            "/sink/mapping/columns/total",
+            "has the type name, which keeps the first 63 bytes of a text",
+            Some(r#"ALTER TABLE "app"."t" ALTER COLUMN "total" TYPE text;"#),
+        ),
+        case(
+            "CREATE DOMAIN app.flag AS \"char\" CHECK (VALUE <> 'x'); CREATE TABLE app.t (topic app.flag)",
+            fields(&json!({"topic": "@topic"})),
+            append(),
+            "/sink/mapping/columns/topic",
+            "has the type app.flag, which keeps the first byte of a text",
+            Some(r#"ALTER TABLE "app"."t" ALTER COLUMN "topic" TYPE text;"#),
+        ),
+        case(
+            "CREATE TABLE app.t (id name PRIMARY KEY, total numeric)",
+            key_and_total(),
+            upsert(),
+            "/sink/mapping/columns/id",
+            "has the type name",
+            Some(r#"ALTER TABLE "app"."t" ALTER COLUMN "id" TYPE text;"#),
+        ),
+        case(
+            "CREATE TABLE app.t (id name, total numeric) PARTITION BY LIST (id)",
+            key_and_total(),
+            append(),
+            "/sink/mapping/columns/id",
+            "keeps its type: make the table anew with text",
+            None,
+        ),
     ]
 }
 
@@ -341,6 +373,30 @@ fn on_keys_and_rights() -> Vec<Case> {
             "may not use the schema \"app\"",
             Some("GRANT USAGE ON SCHEMA \"app\" TO \"ROLE\";"),
         ),
+        case(
+            "CREATE TABLE app.t (id text COLLATE loose PRIMARY KEY, total numeric)",
+            key_and_total(),
+            upsert(),
+            "/sink/write/key",
+            "the nondeterministic collation public.loose",
+            Some(r#"ALTER TABLE "app"."t" ALTER COLUMN "id" TYPE text COLLATE "C";"#),
+        ),
+        case(
+            "CREATE TABLE app.t (id text PRIMARY KEY, total numeric); CREATE UNIQUE INDEX any_case ON app.t (id COLLATE loose)",
+            key_and_total(),
+            upsert(),
+            "/sink/write/key",
+            "the unique index \"any_case\"",
+            Some(r#"DROP INDEX "app"."any_case"; CREATE UNIQUE INDEX ON "app"."t" ("id");"#),
+        ),
+        case(
+            "CREATE TABLE app.t (id numeric(6,2), total numeric, UNIQUE (id)) PARTITION BY HASH (id)",
+            fields(&json!({"id": "$.total"})),
+            json!({"mode": "upsert", "key": ["id"], "on_tombstone": "ignore"}),
+            "/sink/write/key",
+            "keeps its type: make the table anew with numeric",
+            None,
+        ),
     ]
 }
 
@@ -385,7 +441,8 @@ async fn each_fault_is_named_with_the_statement_that_mends_it() {
     target
         .run(
             "CREATE FOREIGN DATA WRAPPER nothing; CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing;
-             CREATE TYPE hstore_like AS ENUM ('a')",
+             CREATE TYPE hstore_like AS ENUM ('a');
+             CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
         )
         .await;
     run(&mut target, on_the_table()).await;
@@ -474,5 +531,140 @@ async fn the_examples_of_the_documentation_fit_their_tables() {
             "{grants:?}"
         );
     }
+    target.finish().await;
+}
+
+/// Types of a key's column, and what the check turns them into; none where it leaves them.
+const KEY_TYPES: &[(&str, Option<&str>)] = &[
+    ("numeric(6,2)", Some("numeric")),
+    ("numeric(6,2)[]", Some("numeric[]")),
+    ("timestamp(3)", Some("timestamp without time zone")),
+    ("timestamptz(0)", Some("timestamp with time zone")),
+    ("time(2)", Some("time without time zone")),
+    ("timetz(1)", Some("time with time zone")),
+    ("interval(3)", Some("interval")),
+    ("interval day to minute", Some("interval")),
+    ("varchar(20)", Some("character varying")),
+    (
+        "varchar(20) COLLATE \"und-x-icu\"",
+        Some("character varying COLLATE pg_catalog.\"und-x-icu\""),
+    ),
+    (
+        "varchar(20) COLLATE app.loose",
+        Some("character varying COLLATE \"C\""),
+    ),
+    ("app.above_price", Some("numeric")),
+    ("app.loose_text", Some("text COLLATE \"C\"")),
+    ("app.exact", None),
+    ("numeric", None),
+    ("timestamptz(6)", None),
+    ("time", None),
+    ("interval(6)", None),
+    ("interval", None),
+    ("char(3)", None),
+    ("bit(4)", None),
+    ("varbit(4)", None),
+    ("text COLLATE \"und-x-icu\"", None),
+];
+
+#[tokio::test]
+async fn a_key_is_stored_as_the_record_has_it_or_refused() {
+    let mut target = Target::create().await;
+    target
+        .run(
+            "CREATE SCHEMA app; GRANT USAGE ON SCHEMA app TO ROLE;
+             ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT ALL ON TABLES TO ROLE;
+             CREATE COLLATION app.loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+             CREATE DOMAIN app.price AS numeric(6,2); CREATE DOMAIN app.above_price AS app.price CHECK (VALUE > 0);
+             CREATE DOMAIN app.loose_text AS text COLLATE app.loose; CREATE DOMAIN app.exact AS numeric CHECK (VALUE > 0)",
+        )
+        .await;
+    let spec = spec("app.t", &key_and_total(), &upsert());
+    for (sql_type, wanted) in KEY_TYPES {
+        target
+            .run(&format!(
+                "DROP TABLE IF EXISTS app.t; CREATE TABLE app.t (id {sql_type} PRIMARY KEY, total numeric)"
+            ))
+            .await;
+        let statements = wanted
+            .map(|wanted| format!(r#"ALTER TABLE "app"."t" ALTER COLUMN "id" TYPE {wanted};"#));
+        let faults = target.check(&spec).await;
+        for fault in &faults {
+            assert_eq!(fault.pointer, "/sink/write/key", "{sql_type}");
+            assert!(fault.message.contains("the key's column \"id\""), "{fault}");
+        }
+        let run = target.mend(&spec).await;
+        assert_eq!(run, Vec::from_iter(statements), "{sql_type}");
+    }
+    target.finish().await;
+}
+
+/// A type of the key before it is mended, and the keys of a record and of the tombstone that is to find it.
+const FOUND: &[(&str, &str, &str)] = &[
+    ("numeric(6,2)", "1.005", "1.005"),
+    ("varchar(3)", "abc ", "abc "),
+    ("app.price", "1.005", "1.005"),
+    ("char(3)", "a", "a  "),
+    ("char(3)", "abc   ", "abc"),
+];
+
+#[tokio::test]
+async fn a_tombstone_finds_the_row_of_its_key() {
+    let mut target = Target::create().await;
+    target
+        .run(
+            "CREATE SCHEMA app; GRANT USAGE ON SCHEMA app TO ROLE; CREATE DOMAIN app.price AS numeric(6,2);
+             ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT ALL ON TABLES TO ROLE",
+        )
+        .await;
+    let spec = spec("app.t", &key_and_total(), &upsert());
+    for (sql_type, key, again) in FOUND {
+        target
+            .run(&format!(
+                "DROP TABLE IF EXISTS app.t; CREATE TABLE app.t (id {sql_type} PRIMARY KEY, total numeric)"
+            ))
+            .await;
+        target.mend(&spec).await;
+        let total: &[u8] = br#"{"total": 1}"#;
+        let rows = [(Some(key.as_bytes()), Some(total))];
+        target.write(&spec, &rows).await.unwrap();
+        assert_eq!(
+            target.lines("SELECT total::text FROM app.t").await,
+            ["1"],
+            "{sql_type}"
+        );
+        let rows = [(Some(again.as_bytes()), None)];
+        target.write(&spec, &rows).await.unwrap();
+        assert!(
+            target
+                .lines("SELECT t::text FROM app.t AS t")
+                .await
+                .is_empty(),
+            "{sql_type}"
+        );
+    }
+    target.finish().await;
+}
+
+#[tokio::test]
+async fn numeric_and_timestamp_take_where_a_record_lies() {
+    let mut target = Target::create().await;
+    target
+        .run(
+            "CREATE SCHEMA app; GRANT USAGE ON SCHEMA app TO ROLE; CREATE TABLE app.t (o numeric, p numeric, at timestamp);
+             GRANT INSERT ON app.t TO ROLE",
+        )
+        .await;
+    let spec = spec(
+        "app.t",
+        &fields(&json!({"o": "@offset", "p": "@partition", "at": "@timestamp"})),
+        &append(),
+    );
+    assert_eq!(target.check(&spec).await, []);
+    target.write(&spec, &[(None, Some(b"{}"))]).await.unwrap();
+    assert_eq!(
+        target.lines("SELECT t::text FROM app.t AS t").await,
+        [r#"(0,3,"2026-12-01 17:19:36.123")"#]
+    );
     target.finish().await;
 }

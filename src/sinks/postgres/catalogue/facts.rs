@@ -47,6 +47,16 @@ pub(super) struct OddPartition {
 #[derive(Debug)]
 pub(super) struct ColumnFacts {
     pub(super) column: TableColumn,
+    /// The name of the type in `pg_catalog`, below domains and array brackets; empty for types of others.
+    pub(super) builtin: String,
+    /// The type below domains as it is written in DDL, without its modifier.
+    pub(super) plain_type: String,
+    /// The modifier of the type or of its domain, for example length or scale; -1 is none.
+    pub(super) modifier: i32,
+    /// The collation, quoted, where it is not the one that the type has by itself.
+    pub(super) collation: Option<String>,
+    /// Whether texts that its collation calls equal are the same bytes.
+    pub(super) is_deterministic: bool,
     /// `pg_type.typcategory` of the type, below domains.
     pub(super) category: String,
     /// Whether null is refused, by the column or by its domain.
@@ -71,6 +81,8 @@ pub(super) struct UniqueIndex {
     pub(super) is_deferrable: bool,
     pub(super) is_partial: bool,
     pub(super) has_expressions: bool,
+    /// Whether texts that its collations call equal are the same bytes.
+    pub(super) is_deterministic: bool,
 }
 
 const RELATION: &str = r"
@@ -94,16 +106,23 @@ LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = $1
 LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = $2";
 
 const COLUMNS: &str = r"
-WITH RECURSIVE type_below (attnum, typid, is_not_null, has_default) AS (
-    SELECT attnum, atttypid, false, false FROM pg_catalog.pg_attribute
+WITH RECURSIVE type_below (attnum, typid, modifier, is_not_null, has_default) AS (
+    SELECT attnum, atttypid, atttypmod, false, false FROM pg_catalog.pg_attribute
     WHERE attrelid = $1::int8::oid AND attnum > 0 AND NOT attisdropped
     UNION ALL
-    SELECT b.attnum, t.typbasetype, b.is_not_null OR t.typnotnull, b.has_default OR t.typdefault IS NOT NULL
+    SELECT b.attnum, t.typbasetype, t.typtypmod, b.is_not_null OR t.typnotnull, b.has_default OR t.typdefault IS NOT NULL
     FROM type_below b JOIN pg_catalog.pg_type t ON t.oid = b.typid WHERE t.typtype = 'd'
 )
 SELECT a.attname::text AS name,
        pg_catalog.format_type(a.atttypid, a.atttypmod) AS shown_type,
        pg_catalog.quote_ident(tn.nspname) || '.' || pg_catalog.quote_ident(t.typname) AS type_name,
+       CASE WHEN tn.nspname = 'pg_catalog' THEN COALESCE(e.typname, t.typname)::text ELSE '' END AS builtin,
+       CASE WHEN tn.nspname = 'pg_catalog' THEN pg_catalog.format_type(t.oid, -1)
+            ELSE pg_catalog.quote_ident(tn.nspname) || '.' || pg_catalog.quote_ident(t.typname) END AS plain_type,
+       b.modifier,
+       CASE WHEN a.attcollation <> t.typcollation
+            THEN pg_catalog.quote_ident(cn.nspname) || '.' || pg_catalog.quote_ident(co.collname) END AS collation,
+       COALESCE(co.collisdeterministic, true) AS is_deterministic,
        t.typcategory::text AS category,
        a.attnotnull OR b.is_not_null AS is_not_null,
        a.atthasdef OR b.has_default OR a.attidentity <> '' AS has_default,
@@ -125,6 +144,9 @@ FROM pg_catalog.pg_attribute a
 JOIN type_below b ON b.attnum = a.attnum
 JOIN pg_catalog.pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
 JOIN pg_catalog.pg_namespace tn ON tn.oid = t.typnamespace
+LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+LEFT JOIN pg_catalog.pg_collation co ON co.oid = a.attcollation
+LEFT JOIN pg_catalog.pg_namespace cn ON cn.oid = co.collnamespace
 WHERE a.attrelid = $1::int8::oid
 ORDER BY a.attnum";
 
@@ -138,7 +160,10 @@ SELECT ic.relname::text AS name,
        i.indisvalid AS is_valid,
        NOT i.indimmediate AS is_deferrable,
        i.indpred IS NOT NULL AS is_partial,
-       i.indexprs IS NOT NULL AS has_expressions
+       i.indexprs IS NOT NULL AS has_expressions,
+       NOT EXISTS (SELECT FROM unnest(i.indcollation) AS k (collation_oid)
+                   JOIN pg_catalog.pg_collation co ON co.oid = k.collation_oid
+                   WHERE NOT co.collisdeterministic) AS is_deterministic
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class ic ON ic.oid = i.indexrelid
 WHERE i.indrelid = $1::int8::oid AND i.indisunique
@@ -238,6 +263,11 @@ fn column(row: &PgRow) -> Result<ColumnFacts, sqlx::Error> {
             cast,
             shown_type: row.try_get("shown_type")?,
         },
+        builtin: row.try_get("builtin")?,
+        plain_type: row.try_get("plain_type")?,
+        modifier: row.try_get("modifier")?,
+        collation: row.try_get("collation")?,
+        is_deterministic: row.try_get("is_deterministic")?,
         category,
         is_not_null: row.try_get("is_not_null")?,
         has_default: row.try_get("has_default")?,
@@ -259,6 +289,7 @@ fn index(row: &PgRow) -> Result<UniqueIndex, sqlx::Error> {
         is_deferrable: row.try_get("is_deferrable")?,
         is_partial: row.try_get("is_partial")?,
         has_expressions: row.try_get("has_expressions")?,
+        is_deterministic: row.try_get("is_deterministic")?,
     })
 }
 

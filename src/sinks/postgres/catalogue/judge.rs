@@ -151,7 +151,7 @@ impl Judge<'_> {
                 .iter()
                 .find(|facts| facts.column.name == *name);
             match found {
-                Some(facts) => faults.extend(self.column(facts, source)),
+                Some(facts) => faults.extend(self.column(facts, source, relation)),
                 None => {
                     has_all_columns = false;
                     let statement = format!(
@@ -174,6 +174,8 @@ impl Judge<'_> {
         }
         if self.spec.write.mode == WriteMode::Upsert && has_all_columns {
             faults.extend(self.key(relation));
+            faults.extend(self.key_columns(relation));
+            faults.extend(self.key_indexes(relation));
         }
         faults.extend(self.privileges(relation));
         faults
@@ -224,7 +226,12 @@ impl Judge<'_> {
         faults
     }
 
-    fn column(&self, facts: &ColumnFacts, source: &ColumnSource) -> Option<FieldError> {
+    fn column(
+        &self,
+        facts: &ColumnFacts,
+        source: &ColumnSource,
+        relation: &Relation,
+    ) -> Option<FieldError> {
         let column = &facts.column;
         let pointer = pointer_to_column(&column.name);
         let name = quoted(&column.name);
@@ -246,6 +253,17 @@ impl Judge<'_> {
                 self.table
             );
             return Some(with_remedy(pointer, what, &statement));
+        }
+        if let Some(cut) = cut(facts) {
+            let shown = &column.shown_type;
+            let what =
+                format!("the column {name} has the type {shown}, which keeps {cut} without a word");
+            let wanted = if facts.category == "A" {
+                "text[]"
+            } else {
+                "text"
+            };
+            return Some(self.retype(pointer, what, facts, wanted, relation));
         }
         let is_document =
             *source == ColumnSource::Value && self.spec.mapping.mode == MappingMode::JsonDocument;
@@ -298,15 +316,123 @@ impl Judge<'_> {
         Some(with_remedy(COLUMNS, format!("{what}, or"), &statement))
     }
 
-    fn key(&self, relation: &Relation) -> Option<FieldError> {
+    /// A fault that another type of the column mends, if it can have one.
+    fn retype(
+        &self,
+        pointer: impl Into<String>,
+        what: String,
+        facts: &ColumnFacts,
+        wanted: &str,
+        relation: &Relation,
+    ) -> FieldError {
+        let name = &facts.column.name;
+        let is_partitioned_by = |column: &Option<String>| column.as_ref() == Some(name);
+        if relation.partition_key.iter().any(is_partitioned_by) {
+            return FieldError::new(
+                pointer,
+                format!(
+                    "{what}; a column that a table is partitioned by keeps its type: make the table anew with {wanted}"
+                ),
+            );
+        }
+        let statement = format!(
+            "ALTER TABLE {} ALTER COLUMN {} TYPE {wanted};",
+            self.table,
+            quoted(name)
+        );
+        with_remedy(pointer, what, &statement)
+    }
+
+    /// Columns in which a row's key would not be the record's, or not the same for all of our statements.
+    ///
+    /// `DISTINCT ON` and the comparison of DELETE see the key as the record has it, without the column's modifier and under
+    /// the default collation; `ON CONFLICT` sees what is stored, under the collation of the index.
+    fn key_columns(&self, relation: &Relation) -> Vec<FieldError> {
         let key = &self.spec.write.key;
-        let is_on_key = |index: &&UniqueIndex| {
+        let of_key = relation
+            .columns
+            .iter()
+            .filter(|facts| key.contains(&facts.column.name) && cut(facts).is_none());
+        of_key
+            .filter_map(|facts| self.key_column(facts, relation))
+            .collect()
+    }
+
+    fn key_column(&self, facts: &ColumnFacts, relation: &Relation) -> Option<FieldError> {
+        let why = if let Some(change) = change_by_modifier(facts) {
+            format!(
+                "which {change}: the key of a row is not its record's, and an update or tombstone does not find it"
+            )
+        } else if facts.is_deterministic {
+            return None;
+        } else {
+            let collation = facts.collation.as_deref().unwrap_or("of its own");
+            format!(
+                "and the nondeterministic collation {collation}: keys that differ are one row, and which of them counts is not known"
+            )
+        };
+        let column = &facts.column;
+        let what = format!(
+            "the key's column {} has the type {}, {why}",
+            quoted(&column.name),
+            column.shown_type
+        );
+        // Without COLLATE a new type brings its own collation.
+        let collation = match &facts.collation {
+            _ if !facts.is_deterministic => r#" COLLATE "C""#.to_owned(),
+            Some(collation) => format!(" COLLATE {collation}"),
+            None => String::new(),
+        };
+        let wanted = format!("{}{collation}", facts.plain_type);
+        Some(self.retype(KEY, what, facts, &wanted, relation))
+    }
+
+    /// Indexes with a nondeterministic collation that their columns do not have; that of a column goes with its type.
+    fn key_indexes(&self, relation: &Relation) -> Vec<FieldError> {
+        let key = &self.spec.write.key;
+        let mut of_key = relation
+            .columns
+            .iter()
+            .filter(|facts| key.contains(&facts.column.name));
+        if of_key.any(|facts| !facts.is_deterministic) {
+            return Vec::new();
+        }
+        let loose = self.indexes_on_key(relation).filter(|index| {
+            !index.is_deterministic && !index.is_deferrable && flaw(index).is_none()
+        });
+        loose.map(|index| self.loose(index)).collect()
+    }
+
+    fn loose(&self, index: &UniqueIndex) -> FieldError {
+        let columns = list(index.columns.iter().map(|name| quoted(name)));
+        let name = quoted(&index.name);
+        let what = format!(
+            "the unique index {name} on the key's columns ({columns}) has a nondeterministic collation: keys that differ are one row there, and which of them counts is not known"
+        );
+        let statement = format!(
+            "DROP INDEX {}.{name}; CREATE UNIQUE INDEX ON {} ({columns});",
+            quoted(self.spec.table.schema()),
+            self.table
+        );
+        with_remedy(KEY, what, &statement)
+    }
+
+    /// The unique indexes on just the key's columns.
+    fn indexes_on_key<'r>(
+        &self,
+        relation: &'r Relation,
+    ) -> impl Iterator<Item = &'r UniqueIndex> + use<'_, 'r> {
+        let key = &self.spec.write.key;
+        relation.unique_indexes.iter().filter(|index| {
             !index.has_expressions
                 && index.columns.len() == key.len()
                 && index.columns.iter().all(|column| key.contains(column))
-        };
-        let candidates: Vec<&UniqueIndex> =
-            relation.unique_indexes.iter().filter(is_on_key).collect();
+        })
+    }
+
+    fn key(&self, relation: &Relation) -> Option<FieldError> {
+        let key = &self.spec.write.key;
+        let candidates: Vec<&UniqueIndex> = self.indexes_on_key(relation).collect();
         if let Some(late) = candidates.iter().find(|index| index.is_deferrable) {
             return Some(self.deferrable(late));
         }
@@ -442,6 +568,33 @@ fn flaw(index: &UniqueIndex) -> Option<String> {
     Some(format!("{} is {why}", quoted(&index.name)))
 }
 
+/// What a type keeps of a longer text, where it cuts without an error even as its text is read.
+fn cut(facts: &ColumnFacts) -> Option<&'static str> {
+    match facts.builtin.as_str() {
+        "name" => Some("the first 63 bytes of a text"),
+        "char" => Some("the first byte of a text"),
+        _ => None,
+    }
+}
+
+/// What the modifier of a type does to values that are assigned, where that can make another value of them.
+///
+/// `char(n)` only adds and takes blanks at the end, which count in no comparison; `bit(n)` and `bit varying(n)` refuse what
+/// does not fit. Times have six digits by themselves.
+fn change_by_modifier(facts: &ColumnFacts) -> Option<&'static str> {
+    const ALL_DIGITS: i32 = 6;
+    /// `INTERVAL_TYPMOD(6, INTERVAL_FULL_RANGE)` of PostgreSQL's timestamp.h.
+    const WHOLE_INTERVAL: i32 = (0x7FFF << 16) | ALL_DIGITS;
+    match (facts.builtin.as_str(), facts.modifier) {
+        (_, -1) | ("bpchar" | "bit" | "varbit", _) => None,
+        ("timestamp" | "timestamptz" | "time" | "timetz", ALL_DIGITS) => None,
+        ("interval", WHOLE_INTERVAL) => None,
+        ("varchar", _) => Some("cuts blanks at the end of longer texts"),
+        ("interval", _) => Some("rounds or cuts times"),
+        _ => Some("rounds what is written"),
+    }
+}
+
 /// What to use instead where a type cannot take every value of a source; `None` where it can, or where that depends on the
 /// record and is left to the type's input function.
 fn wanted_types(
@@ -450,24 +603,20 @@ fn wanted_types(
     facts: &ColumnFacts,
 ) -> Option<&'static str> {
     let kind = facts.column.kind;
-    let cast = facts.column.cast.as_str();
+    let builtin = match facts.category.as_str() {
+        "A" => "",
+        _ => facts.builtin.as_str(),
+    };
     let is_text = kind == TypeKind::Text;
     let (fits, wanted) = match source {
         ColumnSource::Topic => (is_text, "text"),
         ColumnSource::Partition => (
-            is_text
-                || matches!(
-                    cast,
-                    "pg_catalog.int4" | "pg_catalog.int8" | "pg_catalog.numeric"
-                ),
+            is_text || matches!(builtin, "int4" | "int8" | "numeric"),
             "integer or bigint",
         ),
-        ColumnSource::Offset => (
-            is_text || matches!(cast, "pg_catalog.int8" | "pg_catalog.numeric"),
-            "bigint",
-        ),
+        ColumnSource::Offset => (is_text || matches!(builtin, "int8" | "numeric"), "bigint"),
         ColumnSource::Timestamp => (
-            is_text || matches!(cast, "pg_catalog.timestamptz" | "pg_catalog.timestamp"),
+            is_text || matches!(builtin, "timestamptz" | "timestamp"),
             "timestamptz",
         ),
         ColumnSource::Value if is_document => {
