@@ -579,17 +579,17 @@ fn cut(facts: &ColumnFacts) -> Option<&'static str> {
 
 /// What the modifier of a type does to values that are assigned, where that can make another value of them.
 ///
-/// `char(n)` only adds and takes blanks at the end, which count in no comparison; `bit(n)` and `bit varying(n)` refuse what
+/// `char(n)` only adds and takes blanks at the end, which count in no comparison. `varchar(n)` takes them from texts that are
+/// too long for nothing but them, and refuses other ones: no key that anybody uses, and the type of most. `bit(n)` and `bit varying(n)` refuse what
 /// does not fit. Times have six digits by themselves.
 fn change_by_modifier(facts: &ColumnFacts) -> Option<&'static str> {
     const ALL_DIGITS: i32 = 6;
     /// `INTERVAL_TYPMOD(6, INTERVAL_FULL_RANGE)` of PostgreSQL's timestamp.h.
     const WHOLE_INTERVAL: i32 = (0x7FFF << 16) | ALL_DIGITS;
     match (facts.builtin.as_str(), facts.modifier) {
-        (_, -1) | ("bpchar" | "bit" | "varbit", _) => None,
+        (_, -1) | ("bpchar" | "varchar" | "bit" | "varbit", _) => None,
         ("timestamp" | "timestamptz" | "time" | "timetz", ALL_DIGITS) => None,
         ("interval", WHOLE_INTERVAL) => None,
-        ("varchar", _) => Some("cuts blanks at the end of longer texts"),
         ("interval", _) => Some("rounds or cuts times"),
         _ => Some("rounds what is written"),
     }
