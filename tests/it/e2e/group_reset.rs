@@ -59,15 +59,16 @@ fn the_group_of_a_job_that_is_being_stopped_is_not_moved() {
     scene.produce(0, 1);
     scene.run(&earliest());
     scene.await_positions(&[(0, 1)]);
-    // More than the pipe of the log sink holds: the position gets stuck, where it would be at the end in no time.
-    scene.produce(0, 5_000);
+    // Several times what the log sink's queue and pipe hold (about 1.5 MiB of lines): the position gets stuck, where it would
+    // be at the end in no time.
+    scene.produce(0, 40_000);
     let (mut last, mut looks) = (None, 0);
     eventually("the sink is full", SOON, || {
         let position = scene.job.offsets().row(0).position;
         looks = if position == last { looks + 1 } else { 0 };
         last = position;
         match position {
-            Some(position) if position < 5_001 && looks > 20 => Ok(()),
+            Some(position) if position < 40_001 && looks > 20 => Ok(()),
             other => Err(format!("{other:?}")),
         }
     });
