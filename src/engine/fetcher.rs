@@ -9,8 +9,6 @@ use std::{
     },
 };
 
-use chrono::DateTime;
-
 use super::{
     consumer_thread::Assignment,
     deserialization::{DeserializationSchema, schema_of},
@@ -20,7 +18,7 @@ use crate::model::{
     job::Format,
     job_status::FailedRecord,
     offset::{Offset, PartitionOffsets},
-    record::{BatchRun, ConsumerRecord, RecordBatch},
+    record::{BatchRun, RecordBatch},
     topic::TopicPartition,
 };
 
@@ -144,7 +142,7 @@ impl Fetcher {
             let record = batch.record(index);
             let detail = self.schema.check(&record).err()?;
             let error = JobError::Decode {
-                record: Box::new(failed_record(run, &record)),
+                record: Box::new(FailedRecord::of(&run.partition, &record)),
                 detail,
             };
             Some((index, error))
@@ -210,24 +208,10 @@ fn reached(
     after_records.max(advance_to)
 }
 
-/// Names a record in a failure.
-pub(crate) fn failed_record(run: &BatchRun, record: &ConsumerRecord<'_>) -> FailedRecord {
-    FailedRecord {
-        topic: run.partition.topic.to_string(),
-        partition: run.partition.partition,
-        offset: record.record_offset,
-        timestamp: record
-            .timestamp_ms
-            .and_then(DateTime::from_timestamp_millis),
-        key_bytes: record.key.map(<[u8]>::len),
-        value_bytes: record.value.map(<[u8]>::len),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::record::RecordSource;
+    use crate::model::record::{ConsumerRecord, RecordSource};
 
     struct Records(Vec<(i64, &'static [u8])>);
 

@@ -11,6 +11,7 @@ use super::{
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
     offset::Offset,
+    record::ConsumerRecord,
     topic::TopicPartition,
 };
 
@@ -144,4 +145,21 @@ pub struct FailedRecord {
     pub key_bytes: Option<usize>,
     /// Length of its value in bytes; `null` for a tombstone.
     pub value_bytes: Option<usize>,
+}
+
+impl FailedRecord {
+    /// Names a record of a partition.
+    #[must_use]
+    pub fn of(partition: &TopicPartition, record: &ConsumerRecord<'_>) -> Self {
+        Self {
+            topic: partition.topic.to_string(),
+            partition: partition.partition,
+            offset: record.record_offset,
+            timestamp: record
+                .timestamp_ms
+                .and_then(DateTime::from_timestamp_millis),
+            key_bytes: record.key.map(<[u8]>::len),
+            value_bytes: record.value.map(<[u8]>::len),
+        }
+    }
 }

@@ -481,7 +481,7 @@ impl JobFacts {
     }
 
     /// Compares what the run reads with what the brokers have.
-    pub(crate) fn note_gone(
+    pub(crate) fn note_topics(
         &mut self,
         brokers: &BTreeMap<TopicPartition, BrokerPartition>,
         now: DateTime<Utc>,

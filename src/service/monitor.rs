@@ -111,7 +111,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
-            facts.note_gone(&brokers, now);
+            facts.note_topics(&brokers, now);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),

@@ -11,11 +11,11 @@ use super::Pulse;
 use crate::{
     engine::{
         error::{ErrorClass, SinkError},
-        fetcher::failed_record,
         ports::{Sink, SinkWriter},
     },
     model::{
         CheckpointId, LeaseEpoch, PartitionOffsets, TopicPartition,
+        job_status::FailedRecord,
         record::RecordBatch,
         resolver::{SinkPosition, SinkProgress},
     },
@@ -242,7 +242,7 @@ impl SinkWriter for TestWriter {
                 }
                 if state.refused == Some((partition, record.record_offset)) {
                     return Err(SinkError {
-                        record: Some(Box::new(failed_record(run, &record))),
+                        record: Some(Box::new(FailedRecord::of(&run.partition, &record))),
                         ..SinkError::refused("the target refuses this record")
                     });
                 }

@@ -12,7 +12,7 @@ use crate::{
     model::{
         CheckpointId, Code, Offset, PartitionOffsets, TopicPartition,
         job_status::FailedRecord,
-        record::{BatchRun, ConsumerRecord, RecordBatch},
+        record::{BatchRun, RecordBatch},
         resolver::SinkPosition,
     },
 };
@@ -106,7 +106,7 @@ fn encode(
             if let Err(rejection) = encoder.encode(run, &record, &mut chunk.rows) {
                 advance(chunk, run, last, None);
                 return Err(Box::new(SinkError {
-                    record: Some(Box::new(failed_record(run, &record))),
+                    record: Some(Box::new(FailedRecord::of(&run.partition, &record))),
                     code: Code::BlockedOnRecord,
                     ..SinkError::refused(format!(
                         "{}@{}: {}",
@@ -127,18 +127,5 @@ fn encode(
 fn advance(chunk: &mut Chunk, run: &BatchRun, last: Option<i64>, reached: Option<Offset>) {
     if let Some(to) = last.and_then(Offset::after).max(reached) {
         chunk.advance(&run.partition, to);
-    }
-}
-
-fn failed_record(run: &BatchRun, record: &ConsumerRecord<'_>) -> FailedRecord {
-    FailedRecord {
-        topic: run.partition.topic.to_string(),
-        partition: run.partition.partition,
-        offset: record.record_offset,
-        timestamp: record
-            .timestamp_ms
-            .and_then(chrono::DateTime::from_timestamp_millis),
-        key_bytes: record.key.map(<[u8]>::len),
-        value_bytes: record.value.map(<[u8]>::len),
     }
 }
