@@ -30,10 +30,7 @@ impl JobTask {
 
     /// Parks a partition for something that was noticed here. Its subtask reads no further; a batch that it has taken is
     /// still written.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the watch over topics parks by this")
-    )]
+    #[expect(dead_code, reason = "the watch over topics parks by this")]
     pub(super) fn park(&mut self, partition: &TopicPartition, failure: JobFailure) {
         if self.parked.contains_key(partition) {
             return;
