@@ -28,6 +28,8 @@ pub enum CheckpointKind {
     Failure,
     /// Steps over one record for an operator; the other positions are where a start would have begun.
     Skip,
+    /// Moves positions that their logs did not hold any more, as the spec's `on_out_of_range` says.
+    Reset,
 }
 
 impl CheckpointKind {
@@ -41,6 +43,7 @@ impl CheckpointKind {
             Self::Stop => "stop",
             Self::Failure => "failure",
             Self::Skip => "skip",
+            Self::Reset => "reset",
         }
     }
 }

@@ -211,6 +211,7 @@ impl Comparison<'_> {
                     .filter(|_| !flags.contains(&Flag::TopicRecreated))
                     .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
             },
+            parked: None,
             flags,
         }
     }

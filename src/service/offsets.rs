@@ -92,7 +92,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         }
         CheckpointSource::Unknown | CheckpointSource::Absent => false,
     };
-    let partitions = compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job: &job.name,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -105,6 +105,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         unread: facts.unread.of(&facts.spec().source),
         now,
     });
+    facts.mark_parked(&mut partitions);
     let unanswered = brokers.map(|brokers| {
         brokers
             .values()

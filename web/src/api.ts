@@ -92,7 +92,22 @@ export interface JobView extends JobItem {
   pending_fields?: string[];
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
+  parked?: Parked[];
+  bad_records?: { skipped: number; dead_lettered: number } | null;
+  positions_moved?: number | null;
   warnings?: Reason[];
+}
+
+/** A partition that is not read, where it stands and why. */
+export interface Parked {
+  topic: string;
+  partition: number;
+  offset?: number | null;
+  code: string;
+  phase?: string | null;
+  detail?: string;
+  lost?: { side: string; from: number; to: number; offsets: number } | null;
+  since?: string;
 }
 
 /** Where a group of numbers came from: `status`, how old it is, and why it is missing. */

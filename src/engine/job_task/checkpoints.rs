@@ -152,7 +152,11 @@ impl JobTask {
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {
-        let skips_a_record = self.skips_a_record();
+        let decides = if self.skips_a_record() {
+            Some(CheckpointKind::Skip)
+        } else {
+            self.moves_a_position().then_some(CheckpointKind::Reset)
+        };
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return;
         };
@@ -183,8 +187,8 @@ impl JobTask {
                 },
             );
         }
-        if skips_a_record && attempt.kind == CheckpointKind::Periodic {
-            attempt.kind = CheckpointKind::Skip;
+        if let Some(kind) = decides.filter(|_| attempt.kind == CheckpointKind::Periodic) {
+            attempt.kind = kind;
         }
         let checkpoint = Checkpoint {
             id,
@@ -252,7 +256,8 @@ impl JobTask {
         self.output_before = false;
         self.confirmed = Instant::now();
         self.last_offsets = checkpoint.offsets();
-        let commits = self.commits_to_group();
+        // As the store notes it: the next checkpoint tells the group.
+        let commits = self.commits_to_group() && checkpoint.kind != CheckpointKind::Skip;
         let group_commit = if commits {
             GroupCommit::PENDING
         } else {
@@ -308,9 +313,7 @@ impl JobTask {
         state.live = Some(Arc::clone(&live));
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
-        if self.parked.contains_key(&partition) {
-            Arc::make_mut(&mut self.parked).remove(&partition);
-        }
+        self.goes_on(&partition, offset);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,

@@ -6,7 +6,10 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod left_out;
+mod notes;
 mod observation;
+mod out_of_range;
 mod parking;
 mod store_writes;
 
@@ -42,10 +45,12 @@ use crate::model::{
     },
     code::Code,
     ids::CheckpointId,
-    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    job_status::{
+        BadRecordCounters, CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting,
+    },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::SinkPosition,
+    resolver::{LogBounds, SinkPosition},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -127,6 +132,7 @@ enum Background {
         took: Duration,
     },
     LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
+    Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -139,6 +145,13 @@ pub(super) struct JobTask {
     partitions: BTreeMap<TopicPartition, Partition>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    notes: notes::Notes,
+    left_out: left_out::LeftOutLog,
+    /// When it was asked last where the logs of partitions begin and end that are parked outside.
+    bounds_asked: Option<Instant>,
+    asking_bounds: bool,
+    /// Positions that the log did not hold and that were moved.
+    moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
     skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
@@ -199,6 +212,9 @@ impl JobTask {
             commits: CommitCounters::default(),
             waiting: Vec::new(),
             parked: Arc::default(),
+            notes: Arc::default(),
+            bad_records: BadRecordCounters::default(),
+            positions_moved: 0,
         }
     }
 
@@ -264,6 +280,11 @@ impl JobTask {
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
             parked: Arc::default(),
+            notes: notes::Notes::default(),
+            left_out: left_out::LeftOutLog::default(),
+            bounds_asked: None,
+            asking_bounds: false,
+            moved: 0,
             skips: Vec::new(),
             partitions,
             committer: None,
@@ -328,7 +349,8 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
-            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            let assignment = (partition.clone(), position);
+            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
@@ -370,6 +392,8 @@ impl JobTask {
             },
             view: Arc::clone(&view),
             has_output: false,
+            job: self.run.name.clone(),
+            bad_records: self.bad_records(),
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -464,7 +488,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Bounds(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -840,6 +864,7 @@ impl JobTask {
                 at,
                 cause,
             } => self.on_parked(&partition, at, cause),
+            SubtaskEvent::LeftOut(records) => self.left_out.add(records),
         }
     }
 
@@ -851,6 +876,7 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),

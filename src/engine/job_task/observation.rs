@@ -20,7 +20,7 @@ use crate::{
     model::{
         checkpoint::CheckpointKind,
         code::Code,
-        job_status::{AttemptInProgress, JobStatus, LivePartition, Waiting},
+        job_status::{AttemptInProgress, BadRecordCounters, JobStatus, LivePartition, Waiting},
         topic::TopicPartition,
     },
 };
@@ -38,6 +38,8 @@ impl JobTask {
             .find_map(|subtask| subtask.reachability.problem());
         self.note_waiting(Code::KafkaUnreachable, kafka_problem);
         self.watch_pending();
+        self.ask_bounds();
+        self.tell_left_out();
         let sink_problem = self
             .subtasks
             .iter()
@@ -165,6 +167,12 @@ impl JobTask {
             commits: self.commits.counters.clone(),
             waiting: self.waiting.values().cloned().collect(),
             parked: Arc::clone(&self.parked),
+            notes: self.notes.newest(),
+            bad_records: BadRecordCounters {
+                skipped: sum(|counters| &counters.skipped),
+                dead_lettered: sum(|counters| &counters.dead_lettered),
+            },
+            positions_moved: self.moved,
         };
         self.status.send_replace(Arc::new(status));
     }

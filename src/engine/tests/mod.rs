@@ -7,6 +7,7 @@
 mod checkpoints;
 mod cluster;
 mod failures;
+mod letters;
 mod parking;
 mod records;
 mod sink;
@@ -34,13 +35,14 @@ use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
     Offset, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
-    errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format},
+    errors_spec::{Block, ErrorsSpec, OnBadRecord},
+    job::{CheckpointSpec, CommitToGroup, Format, PositionPolicy},
     job_status::JobStatus,
     start::StopCheckpoint,
     views::CheckpointReport,
 };
 use cluster::Cluster;
+use letters::Letters;
 use sink::TestSink;
 use store::MemoryStore;
 
@@ -125,6 +127,7 @@ struct World {
     cluster: Arc<Cluster>,
     store: Arc<MemoryStore>,
     sink: Arc<TestSink>,
+    letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
 }
 
@@ -135,6 +138,7 @@ impl World {
         Self {
             cluster: Arc::new(Cluster::new(pulse.clone(), Arc::clone(&store))),
             sink: Arc::new(TestSink::new(pulse.clone())),
+            letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
             store,
             pulse,
@@ -155,6 +159,20 @@ impl World {
     }
 
     fn start_with(&self, format: Format, block: Block, setup: Setup) -> JobHandle {
+        let errors = ErrorsSpec {
+            block,
+            on_bad_record: OnBadRecord::Stop,
+        };
+        self.start_under(format, errors, PositionPolicy::Fail, setup)
+    }
+
+    fn start_under(
+        &self,
+        format: Format,
+        errors: ErrorsSpec,
+        on_out_of_range: PositionPolicy,
+        setup: Setup,
+    ) -> JobHandle {
         let name = JobName::new("orders").unwrap();
         let document = serde_json::json!({
             "source": {"connection": "main", "topics": ["orders"]},
@@ -163,7 +181,8 @@ impl World {
         });
         let mut spec = JobSpec::read(&name, &document).unwrap();
         spec.source.format = format;
-        spec.errors.block = block;
+        spec.errors = errors;
+        spec.source.on_out_of_range = on_out_of_range;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
         if !setup.commits {
@@ -201,6 +220,7 @@ impl World {
             start,
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
+            dead_letters: Some(Arc::clone(&self.letters) as _),
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),

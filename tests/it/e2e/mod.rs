@@ -6,6 +6,7 @@
 mod bad_record;
 mod broker;
 mod changed_topics;
+mod dead_letters;
 mod group;
 mod group_reset;
 mod kills;
@@ -15,6 +16,7 @@ mod many_partitions;
 mod oldest_unread;
 mod outages;
 mod parallelism;
+mod parked;
 mod postgres;
 mod restart;
 mod shutdown;
