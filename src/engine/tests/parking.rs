@@ -312,6 +312,12 @@ async fn a_record_that_the_sink_refuses_parks_its_partition() {
         matches!(outcome, SkipOutcome::Skipped { .. }),
         "{outcome:?}"
     );
+    // What the client has fetched until it hears of that is thrown away.
+    world
+        .until("it is read again", || {
+            world.cluster.assigned(0).is_some_and(|(_, at)| at == 4)
+        })
+        .await;
     world.cluster.deliver(0, 3..=5);
     world
         .until("it goes on behind the record", || {
