@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::{
     error::JobError,
     ports::{Consumer, Polled},
+    threads::Threads,
 };
 use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
 
@@ -60,6 +61,34 @@ struct ConsumerLoop {
     has_partitions: bool,
 }
 
+/// Whether a turn of the loop may block its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Until there is something to do.
+    Blocks,
+    /// Never: the turns are those of a task.
+    #[cfg(test)]
+    None,
+}
+
+impl Patience {
+    fn poll_wait(self) -> Duration {
+        match self {
+            Self::Blocks => POLL_WAIT,
+            #[cfg(test)]
+            Self::None => Duration::ZERO,
+        }
+    }
+
+    fn produce(self, producer: &Producer, batch: RecordBatch) -> Produced<RecordBatch> {
+        match self {
+            Self::Blocks => producer.produce(batch),
+            #[cfg(test)]
+            Self::None => producer.try_produce(batch),
+        }
+    }
+}
+
 enum Step {
     GoOn,
     Ended,
@@ -68,7 +97,7 @@ enum Step {
 impl ConsumerLoop {
     fn run(&mut self) {
         loop {
-            match self.step() {
+            match self.step(Patience::Blocks) {
                 Ok(Step::GoOn) => {}
                 Ok(Step::Ended) => return,
                 Err(error) => return self.producer.report_error(error),
@@ -76,7 +105,19 @@ impl ConsumerLoop {
         }
     }
 
-    fn step(&mut self) -> Result<Step, JobError> {
+    /// The same loop as a task whose turns follow each other in the runtime's time, which a simulation moves.
+    #[cfg(test)]
+    async fn run_as_task(&mut self) {
+        loop {
+            match self.step(Patience::None) {
+                Ok(Step::GoOn) => Threads::pause(POLL_WAIT).await,
+                Ok(Step::Ended) => return,
+                Err(error) => return self.producer.report_error(error),
+            }
+        }
+    }
+
+    fn step(&mut self, patience: Patience) -> Result<Step, JobError> {
         let requests = self.producer.take_requests();
         if requests.stop {
             return Ok(Step::Ended);
@@ -86,12 +127,12 @@ impl ConsumerLoop {
             self.has_partitions = true;
         }
         if !self.has_partitions {
-            self.producer.wait_for_request(POLL_WAIT);
+            self.producer.wait_for_request(patience.poll_wait());
             return Ok(Step::GoOn);
         }
         let batch = match self.carried.take() {
             Some(batch) => batch,
-            None => match self.consumer.poll(POLL_WAIT)? {
+            None => match self.consumer.poll(patience.poll_wait())? {
                 Polled::Batch(batch) => {
                     self.reachability.regained();
                     batch
@@ -106,7 +147,7 @@ impl ConsumerLoop {
                 }
             },
         };
-        match self.producer.produce(batch) {
+        match patience.produce(&self.producer, batch) {
             Produced::Delivered => Ok(Step::GoOn),
             Produced::Interrupted(batch) => {
                 self.carried = Some(batch);
@@ -119,6 +160,7 @@ impl ConsumerLoop {
 
 /// Starts the thread. The receiver resolves when the client is closed and the thread is about to end.
 pub(super) fn spawn(
+    threads: Threads,
     name: &str,
     consumer: Box<dyn Consumer>,
     producer: Producer,
@@ -126,37 +168,54 @@ pub(super) fn spawn(
 ) -> std::io::Result<oneshot::Receiver<()>> {
     let (ended, has_ended) = oneshot::channel();
     let part = name.to_owned();
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            let mut consumer_loop = ConsumerLoop {
-                consumer,
-                producer,
-                reachability,
-                carried: None,
-                has_partitions: false,
-            };
-            let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
-            let ConsumerLoop {
-                consumer,
-                producer,
-                carried,
-                ..
-            } = consumer_loop;
-            if let Err(panic) = outcome {
-                producer.report_error(JobError::Panicked {
-                    part,
-                    detail: panic_text(panic.as_ref()),
-                });
-            }
-            // The fetch loop must see the end at once, not when the client has closed: that may take a session time-out.
-            drop(producer);
-            drop(carried);
-            consumer.close();
-            // Nobody listens any more when the job gave up waiting.
-            let _unheard = ended.send(());
-        })?;
+    let mut consumer_loop = ConsumerLoop {
+        consumer,
+        producer,
+        reachability,
+        carried: None,
+        has_partitions: false,
+    };
+    match threads {
+        Threads::Own => {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
+                    consumer_loop.end(part, outcome, ended);
+                })?;
+        }
+        #[cfg(test)]
+        Threads::Tasks => {
+            Threads::spawn_task(async move {
+                consumer_loop.run_as_task().await;
+                consumer_loop.end(part, Ok(()), ended);
+            });
+        }
+    }
     Ok(has_ended)
+}
+
+impl ConsumerLoop {
+    fn end(self, part: String, outcome: std::thread::Result<()>, ended: oneshot::Sender<()>) {
+        let Self {
+            consumer,
+            producer,
+            carried,
+            ..
+        } = self;
+        if let Err(panic) = outcome {
+            producer.report_error(JobError::Panicked {
+                part,
+                detail: panic_text(panic.as_ref()),
+            });
+        }
+        // The fetch loop must see the end at once, not when the client has closed: that may take a session time-out.
+        drop(producer);
+        drop(carried);
+        consumer.close();
+        // Nobody listens any more when the job gave up waiting.
+        let _unheard = ended.send(());
+    }
 }
 
 /// The words of a panic.
