@@ -331,6 +331,7 @@ impl SubtaskTask {
         }
         self.view.set_sink_problem(Some(error.detail));
         tokio::select! {
+            biased;
             () = self.channels.cancel.cancelled() => Ok(false),
             () = backoff.wait() => Ok(true),
         }
