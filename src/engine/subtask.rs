@@ -239,6 +239,7 @@ enum Next {
     Barrier(Barrier),
     NewPartition(NewPartition),
     Batch(Result<RecordBatch, NextError<JobError>>),
+    Sink(Result<(), SinkError>),
     IntakeChanged,
 }
 
@@ -348,7 +349,7 @@ impl SubtaskTask {
 
     async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
         loop {
-            match self.next().await {
+            match self.next(writer).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::NewPartition(new) => {
@@ -361,13 +362,26 @@ impl SubtaskTask {
                 Next::Batch(Ok(batch)) => self.process(writer, batch).await?,
                 Next::Batch(Err(NextError::Failed(error))) => return Err(error),
                 Next::Batch(Err(NextError::Closed)) => return Ok(()),
+                Next::Sink(outcome) => self.heard(outcome)?,
                 Next::IntakeChanged => {}
             }
         }
     }
 
+    /// Shows what the sink said by itself.
+    fn heard(&self, outcome: Result<(), SinkError>) -> Result<(), JobError> {
+        let problem = match outcome {
+            Ok(()) => None,
+            Err(error) if error.class == ErrorClass::Deterministic => return Err(error.into()),
+            Err(error) => Some(error.detail),
+        };
+        self.view.set_sink_problem(problem);
+        Ok(())
+    }
+
     /// Waits for whatever comes first; the order says what wins when several are there.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self, writer: &mut dyn SinkWriter) -> Next {
+        let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open && !self.blocked;
         tokio::select! {
@@ -381,6 +395,8 @@ impl SubtaskTask {
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
+            // Before a batch: a sink that has refused a record takes no other.
+            outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
             batch = self.batches.next(), if open => Next::Batch(batch),
         }
     }
