@@ -16,6 +16,7 @@ mod oldest_unread;
 mod outages;
 mod parallelism;
 mod postgres;
+mod quiet_sink;
 mod restart;
 mod shutdown;
 mod sink_progress;
