@@ -17,6 +17,7 @@ mod outages;
 mod parallelism;
 mod postgres;
 mod restart;
+mod retention;
 mod shutdown;
 mod sink_progress;
 mod startup_mode_changes;
