@@ -10,6 +10,7 @@ mod group;
 mod group_reset;
 mod kills;
 mod landing;
+mod latency;
 mod librdkafka;
 mod many_partitions;
 mod oldest_unread;
