@@ -9,14 +9,18 @@ use super::{
     consumer_thread::panic_text,
     error::JobError,
     job_task::JobTask,
+    parked::SkipOutcome,
     ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
+    threads::Threads,
 };
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec},
     job_status::JobStatus,
+    offset::Offset,
     start::StopCheckpoint,
+    topic::TopicPartition,
     views::CheckpointReport,
 };
 
@@ -89,6 +93,11 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    Skip {
+        partition: TopicPartition,
+        at: Offset,
+        reply: oneshot::Sender<SkipOutcome>,
+    },
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -103,12 +112,29 @@ impl JobHandle {
     /// Starts the run.
     #[must_use]
     pub fn spawn(run: JobRun) -> Self {
+        let (handle, task) = Self::of(run, Threads::Own);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "whoever holds the handle awaits the end of this task through it"
+        )]
+        drop(tokio::spawn(task));
+        handle
+    }
+
+    /// A run without threads of its own, for a simulation: the future is the run, and dropping it is its death.
+    #[cfg(test)]
+    pub(crate) fn in_tasks(run: JobRun) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        Self::of(run, Threads::Tasks)
+    }
+
+    fn of(run: JobRun, threads: Threads) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (commands, command_receiver) = mpsc::channel(COMMANDS);
         let (status_sender, status) = watch::channel(Arc::new(JobTask::first_status(&run)));
         let (end_sender, end) = watch::channel(None);
         let span = tracing::info_span!("job", job.name = %run.name, job.epoch = %run.lease.epoch);
         let task = async move {
-            let job = AssertUnwindSafe(JobTask::run(run, command_receiver, status_sender));
+            let job = JobTask::run(run, threads, command_receiver, status_sender);
+            let job = AssertUnwindSafe(job);
             let end = job.catch_unwind().await.unwrap_or_else(|panic| {
                 JobEnd::Failed(JobError::Panicked {
                     part: "job task".to_owned(),
@@ -118,16 +144,12 @@ impl JobHandle {
             // Nobody listens any more when the last handle is gone.
             let _unheard = end_sender.send(Some(end));
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "whoever holds the handle awaits the end of this task through it"
-        )]
-        drop(tokio::spawn(tracing::Instrument::instrument(task, span)));
-        Self {
+        let handle = Self {
             commands,
             status,
             end,
-        }
+        };
+        (handle, tracing::Instrument::instrument(task, span))
     }
 
     /// The newest status, without waiting.
@@ -193,6 +215,21 @@ impl JobHandle {
                 detail: "it vanished".to_owned(),
             })
         })
+    }
+
+    /// Leaves out the record at which a partition is parked, and only that: the position behind it is stored with a
+    /// checkpoint, and the partition goes on there. Whoever waits no longer loses only the answer.
+    ///
+    /// `None` if the job ended meanwhile; whether the position is stored is then not known.
+    pub async fn skip(&self, partition: TopicPartition, at: Offset) -> Option<SkipOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        let command = Command::Skip {
+            partition,
+            at,
+            reply,
+        };
+        self.commands.send(command).await.ok()?;
+        outcome.await.ok()
     }
 
     /// Changes when checkpoints are taken, from now on.

@@ -18,6 +18,7 @@ mod queries;
 mod records;
 mod reset_offsets;
 mod restart;
+mod retention;
 mod sink_progress;
 mod skip;
 mod specs;
