@@ -18,6 +18,8 @@ mod queries;
 mod records;
 mod reset_offsets;
 mod restart;
+#[cfg(test)]
+mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;
