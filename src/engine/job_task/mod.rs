@@ -7,6 +7,7 @@
 
 mod checkpoints;
 mod observation;
+mod parking;
 mod store_writes;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -22,15 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
-    consumer_thread::{self, Reachability},
+    consumer_thread::{self, Reachability, Request},
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    pending_positions::{PendingPositions, Resolved},
+    parked::{Decided, SkipWaiter},
+    pending_positions::PendingPositions,
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
     subtask::{
-        Barrier, Intake, NewPartition, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
+        Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
     threads::Threads,
 };
@@ -43,6 +45,7 @@ use crate::model::{
     ids::CheckpointId,
     job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
     offset::PartitionOffsets,
+    parked::ParkedPartition,
     resolver::SinkPosition,
     start::StopCheckpoint,
     subtask::owner,
@@ -69,7 +72,7 @@ const LAST_NOTES: Duration = Duration::from_secs(2);
 struct Subtask {
     barrier: watch::Sender<Option<Barrier>>,
     intake: watch::Sender<Intake>,
-    new_partitions: mpsc::Sender<NewPartition>,
+    partitions: mpsc::Sender<PartitionChange>,
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
@@ -124,7 +127,7 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
+    LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -137,6 +140,9 @@ pub(super) struct JobTask {
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
     pending: PendingPositions,
+    parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    /// Those who asked to leave out a record, until the position behind it is stored.
+    skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
     commits: GroupCommits,
     attempt: Option<checkpoints::Attempt>,
@@ -194,6 +200,7 @@ impl JobTask {
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            parked: Arc::default(),
         }
     }
 
@@ -259,6 +266,8 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
+            parked: Arc::default(),
+            skips: Vec::new(),
             partitions,
             committer: None,
             commits: GroupCommits::default(),
@@ -323,14 +332,15 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
-            fetcher.register(&(partition.clone(), position), Arc::clone(live));
-            assignments.push((partition.clone(), position));
+            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
                 position_id: state.position_id,
             };
             begin.push((partition.clone(), for_sink));
         }
+        let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
         let thread_name = format!("consumer-{}-{subtask}", self.run.name);
@@ -347,28 +357,28 @@ impl JobTask {
         })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition that may come.
-        let to_come = self
+        // There is room for every partition to come, to be parked and to come again.
+        let of_subtask = self
             .partitions
             .values()
-            .filter(|state| state.subtask == subtask && state.live.is_none());
-        let (new_partitions, new_partition_receiver) = mpsc::channel(to_come.count().max(1));
+            .filter(|state| state.subtask == subtask);
+        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + 1);
         let task = SubtaskTask {
             subtask,
             batches,
+            asked,
             fetcher,
             sink: Arc::clone(&self.run.sink),
             begin,
             channels: SubtaskChannels {
                 barrier: barrier_receiver,
                 intake: intake_receiver,
-                new_partitions: new_partition_receiver,
+                partitions: partition_receiver,
                 events: events.clone(),
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
             has_output: false,
-            blocked: false,
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -384,7 +394,7 @@ impl JobTask {
         self.subtasks.push(Subtask {
             barrier,
             intake,
-            new_partitions,
+            partitions,
             view,
             reachability,
             thread_ended,
@@ -556,7 +566,7 @@ impl JobTask {
     /// A record cannot be processed: the run ends, with everything before the record in a last checkpoint.
     fn on_blocked(&mut self, error: JobError) {
         if self.blocked.is_some() {
-            // Another subtask came to a record of its own. Its position is covered, and the next start comes to it.
+            // Another partition came to a record of its own. Its position is covered, and the next start comes to it.
             return;
         }
         tracing::error!(error = %error, "a record cannot be processed; a last checkpoint is taken before it");
@@ -600,6 +610,11 @@ impl JobTask {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
             }
+            Some(Command::Skip {
+                partition,
+                at,
+                reply,
+            }) => self.on_skip(partition, at, reply),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -829,7 +844,11 @@ impl JobTask {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
             }
-            SubtaskEvent::Blocked(error) => self.on_blocked(error),
+            SubtaskEvent::Parked {
+                partition,
+                at,
+                cause,
+            } => self.on_parked(&partition, at, cause),
         }
     }
 

@@ -14,10 +14,8 @@ use tokio::time::Instant;
 use super::{Background, JobTask};
 use crate::{
     engine::{
-        checkpoint_coordinator::CoordinatorEvent,
-        error::KafkaError,
-        fetcher::Counters,
-        pending_positions::{self, Resolved},
+        checkpoint_coordinator::CoordinatorEvent, error::KafkaError, fetcher::Counters,
+        parked::Decided, pending_positions,
     },
     model::{
         checkpoint::CheckpointKind,
@@ -80,7 +78,7 @@ impl JobTask {
 
     pub(super) fn on_looked_up(
         &mut self,
-        outcome: Result<BTreeMap<TopicPartition, Resolved>, KafkaError>,
+        outcome: Result<BTreeMap<TopicPartition, Decided>, KafkaError>,
     ) {
         self.looking_up = false;
         self.looked_up = Instant::now();
@@ -166,6 +164,7 @@ impl JobTask {
             consecutive_failures: self.consecutive_failures,
             commits: self.commits.counters.clone(),
             waiting: self.waiting.values().cloned().collect(),
+            parked: Arc::clone(&self.parked),
         };
         self.status.send_replace(Arc::new(status));
     }

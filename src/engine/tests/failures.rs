@@ -104,7 +104,7 @@ async fn the_first_cause_is_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_outside_the_log_ends_the_job() {
     let world = World::new();
-    let job = world.start(Setup::default());
+    let job = world.start_strict(Format::Bytes, Setup::default());
     let out_of_range = ConsumerError::OutOfRange {
         partition: partition(0),
         position: offset(0),
@@ -115,8 +115,28 @@ async fn a_position_outside_the_log_ends_the_job() {
     assert_eq!(error.to_string(), "orders/0: position 0 is outside the log");
 }
 
+/// A refusal that the sink comes upon by itself ends the job at once, like one of a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_refuses_between_two_calls_ends_the_job() {
+    let world = World::new();
+    let job = world.start(Setup {
+        checkpoint: timing(NEVER, NEVER),
+        ..Setup::default()
+    });
+    world.cluster.deliver(0, 0..=1);
+    world.until_written(2).await;
+    world.sink.set(Step::Idle, Does::Refuse);
+    let error = failure(&job).await;
+    assert_eq!(
+        error.to_string(),
+        "the sink refused: Idle: the target said no"
+    );
+    assert_eq!(world.sink.entered(Step::Prepare), 0);
+    assert_eq!(world.cluster.closed(), 1);
+}
+
 /// Three records of a partition, of which the second is no JSON; offset 1 is a transaction's marker.
-fn poisoned(partition: i32) -> Scripted {
+pub(super) fn poisoned(partition: i32) -> Scripted {
     Scripted::Batch(vec![Part {
         partition,
         records: vec![(0, b"{}"), (2, b"no"), (3, b"{}")],
@@ -133,7 +153,7 @@ async fn a_record_that_is_not_what_the_format_says_is_named_and_the_job_stands_b
         partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
         ..Setup::default()
     };
-    let job = world.start_as(Format::Json, setup);
+    let job = world.start_strict(Format::Json, setup);
     world.cluster.deliver(1, 0..=4);
     world.until_written(5).await;
     world.cluster.script(poisoned(0));
@@ -171,7 +191,7 @@ async fn a_record_is_named_when_the_last_checkpoint_cannot_be_stored() {
             checkpoint: timing(NEVER, SHORT),
             ..Setup::default()
         };
-        let job = world.start_as(Format::Json, setup);
+        let job = world.start_strict(Format::Json, setup);
         world.store.answer_to(Call::Complete, call);
         world.sink.set(Step::Prepare, sink);
         world.cluster.script(poisoned(0));
@@ -187,7 +207,7 @@ async fn a_record_is_named_when_the_last_checkpoint_cannot_be_stored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_does_not_hide_that_the_lease_is_lost() {
     let world = World::new();
-    let job = world.start_as(Format::Json, Setup::default());
+    let job = world.start_strict(Format::Json, Setup::default());
     world.store.answer(Answers::Fenced);
     world.cluster.script(poisoned(0));
     assert!(matches!(failure(&job).await, JobError::Fenced));
@@ -197,7 +217,7 @@ async fn a_record_does_not_hide_that_the_lease_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_at_a_record_that_cannot_be_processed_still_stops() {
     let world = World::new();
-    let job = world.start_as(Format::Json, Setup::default());
+    let job = world.start_strict(Format::Json, Setup::default());
     world.sink.set(Step::Write, Does::Block);
     world.cluster.script(poisoned(0));
     world
