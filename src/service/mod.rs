@@ -19,6 +19,8 @@ mod records;
 mod reset_offsets;
 mod restart;
 mod retention;
+#[cfg(test)]
+mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;
