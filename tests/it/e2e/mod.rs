@@ -12,6 +12,7 @@ mod kills;
 mod landing;
 mod latency;
 mod librdkafka;
+mod many_calls;
 mod many_partitions;
 mod oldest_unread;
 mod outages;
