@@ -14,7 +14,7 @@ use super::{
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
     start::StopCheckpoint,
     views::CheckpointReport,
@@ -89,6 +89,7 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    SetDiscovery(PartitionDiscovery),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -199,5 +200,11 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Changes how new partitions are looked for, from now on.
+    pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
     }
 }

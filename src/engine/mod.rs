@@ -49,6 +49,7 @@ mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
+pub mod topics;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

@@ -227,7 +227,7 @@ impl Comparison<'_> {
         let is_elsewhere = |flag: &Flag| {
             matches!(
                 flag,
-                Flag::TopicRecreated | Flag::BeyondLatest | Flag::NotSubscribedNow
+                Flag::TopicRecreated | Flag::BeyondLatest | Flag::Detached
             )
         };
         if flags.iter().any(is_elsewhere) {
@@ -266,14 +266,9 @@ impl Comparison<'_> {
         stored: Option<&CheckpointPosition>,
     ) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let subscribed = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let subscribed = self.spec.source.selects(&partition.topic);
         if !subscribed {
-            return vec![Flag::NotSubscribedNow];
+            return vec![Flag::Detached];
         }
         let Some(broker) = broker else {
             return flags;
@@ -319,12 +314,7 @@ impl Comparison<'_> {
         let sink = self.sink?;
         let stored = stored?;
         let offset = stored.next_offset?;
-        let is_read = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let is_read = self.spec.source.selects(&partition.topic);
         if !is_read {
             return None;
         }
@@ -437,7 +427,7 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
     };
     let mut ages_missing = false;
     for partition in partitions {
-        if partition.flags.contains(&Flag::NotSubscribedNow) {
+        if partition.flags.contains(&Flag::Detached) {
             continue;
         }
         ages_missing |= partition.oldest_unread_age_ms.is_none();
@@ -971,7 +961,7 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
-        assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
+        assert_eq!(view[1].flags, [Flag::Detached]);
         assert_eq!(totals(&view, false).unknown_partitions, 1);
     }
 

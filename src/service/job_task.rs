@@ -781,11 +781,15 @@ impl JobTask {
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
         // The spec may have changed while the start was under way.
-        let declared = self.job.row().spec.checkpoint;
-        if declared != row.spec.checkpoint
-            && let Some(run) = &self.run
-        {
-            run.set_checkpointing(declared).await;
+        let declared = self.job.row().spec;
+        if let Some(run) = &self.run {
+            if declared.checkpoint != row.spec.checkpoint {
+                run.set_checkpointing(declared.checkpoint).await;
+            }
+            let discovery = declared.source.partition_discovery;
+            if discovery != row.spec.source.partition_discovery {
+                run.set_discovery(discovery).await;
+            }
         }
     }
 

@@ -19,6 +19,7 @@ use crate::{
     engine::{
         error::KafkaError,
         ports::{GroupOffset, KafkaCluster, TopicDescription},
+        topics,
     },
     model::{
         code::Code,
@@ -155,9 +156,9 @@ impl Answers {
 
 async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition]) -> Answers {
     let deadline = Instant::now() + DEADLINE;
-    let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
-    let (topics, failure) = match flatten(topics) {
-        Ok(topics) => (topics, None),
+    let described = timeout_at(deadline, topics::describe(cluster, &spec.source)).await;
+    let (described, failure) = match flatten(described) {
+        Ok(described) => (described, None),
         // Who does not answer the first question is not asked more: those to a coordinator that is away cost a client.
         Err(silent @ (SourceStatus::Timeout | SourceStatus::Unreachable, _)) => {
             return Answers {
@@ -169,7 +170,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
         Err(failure) => (Vec::new(), Some(failure)),
     };
     let partitions: Vec<TopicPartition> = if failure.is_none() {
-        topics
+        described
             .iter()
             .flat_map(partitions_of)
             .map(|(p, _)| p)
@@ -190,7 +191,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
     );
     let brokers = bounds.map(|bounds| {
         let mut brokers = BTreeMap::new();
-        for topic in &topics {
+        for topic in &described {
             for (partition, leader) in partitions_of(topic) {
                 let broker = BrokerPartition {
                     leader,
@@ -373,6 +374,7 @@ mod tests {
             name: "gone".to_owned(),
             id: None,
             partitions: None,
+            internal: false,
         };
         assert_eq!(partitions_of(&gone).count(), 0);
         let there = TopicDescription {

@@ -36,7 +36,7 @@ impl Service {
         let job = core.job(name).await?;
         let source = job.row().spec.source;
         let topic = &*query.partition.topic;
-        if !source.topics.iter().any(|read| read == topic) {
+        if !source.selects(topic) {
             let detail = format!("job {name} does not read topic {topic}");
             return Err(ServiceError::new(Code::UnknownTopic, detail).job(name));
         }

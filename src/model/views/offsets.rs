@@ -246,8 +246,10 @@ pub enum Flag {
     TopicRecreated,
     /// The checkpoint does not hold it.
     NewSinceCheckpoint,
-    /// The checkpoint holds it, the spec does not read it.
-    NotSubscribedNow,
+    /// The checkpoint holds it, the spec does not read it: its position is kept for the day on which it does again.
+    Detached,
+    /// It is read, and the brokers do not have it any more. Its position is kept.
+    PartitionGone,
     /// It has no leader.
     NoLeader,
     /// The group's offset is ahead of the checkpoint.
