@@ -193,7 +193,9 @@ impl Comparison<'_> {
             latest: bounds.map(|bounds| bounds.latest),
             readable_end,
             position,
+            start_reason: live.and_then(|live| live.reason),
             checkpointed,
+            position_id: stored.map(|stored| stored.position_id),
             group_committed,
             sink_committed: held.map(|held| held.next_offset),
             lag,
@@ -271,6 +273,9 @@ impl Comparison<'_> {
             return vec![Flag::Detached];
         }
         let Some(broker) = broker else {
+            if self.brokers.is_some() {
+                flags.push(Flag::PartitionGone);
+            }
             return flags;
         };
         match broker.bounds {
@@ -808,6 +813,7 @@ mod tests {
             let partition_view = LivePartition {
                 subtask: 2,
                 position: Offset::new(position),
+                reason: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };

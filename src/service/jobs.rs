@@ -230,6 +230,7 @@ impl Standing {
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
+            discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),

@@ -112,7 +112,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
-            facts.note_topics(&brokers, now);
+            facts.doubt_topics(&brokers);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),
@@ -394,6 +394,7 @@ mod tests {
                 crate::model::job_status::LivePartition {
                     subtask: 0,
                     position: Offset::new(4),
+                    reason: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

@@ -1,0 +1,568 @@
+//! How a run begins: the lease, the sink's claim, the decision, the stored positions, and only then the consumers.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::{task::JoinSet, time::Instant};
+
+use super::{
+    Asked, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
+    waiting::within,
+};
+use crate::{
+    crash_point::CrashPoint,
+    engine::{
+        JobHandle, JobRun,
+        backoff::pause_after,
+        ports::{CheckpointStore, JobLease, KafkaCluster},
+    },
+    model::{
+        checkpoint::Checkpoint,
+        code::Code,
+        health::HealthWindow,
+        ids::{CheckpointId, InstallId},
+        job_state::JobState,
+        job_status::JobFailure,
+        operation::Operation,
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
+        start::StartRequest,
+        views::{RestartReport, StartReport},
+    },
+    service::{
+        core::{Core, JobEntry},
+        error::ServiceError,
+        next_steps::RefusedStart,
+        operations::already_running,
+        sink_progress::{self, make_sink},
+        start_plans::{
+            Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
+            what_changed_outside,
+        },
+    },
+    store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
+};
+
+impl JobTask {
+    pub(super) async fn start(&mut self, asked: Option<&Asked>) {
+        if self.run.is_some() {
+            if let Some(asked) = asked {
+                self.finish(&asked.operation, &already_running()).await;
+            }
+            return;
+        }
+        self.show(JobState::Starting);
+        let failed_before = {
+            let mut facts = self.job.shared();
+            facts.refused = None;
+            facts.row.failure.take()
+        };
+        let outcome = self.try_start(asked).await;
+        self.job.shared().waiting.clear();
+        match outcome {
+            Ok(report) => {
+                self.run_since = Instant::now();
+                if let Some(asked) = asked {
+                    let result = match &asked.restarting {
+                        None => json!(report),
+                        Some(restarting) => json!(RestartReport {
+                            stop: restarting.stop.clone(),
+                            start: report,
+                        }),
+                    };
+                    let outcome = OperationOutcome::Succeeded {
+                        changed: true,
+                        step: "the job runs".to_owned(),
+                        result,
+                    };
+                    self.finish(&asked.operation, &outcome).await;
+                }
+            }
+            Err(Trouble::Interrupted) => {}
+            Err(Trouble::Fenced) => {
+                self.lease = None;
+                self.start_later();
+            }
+            Err(Trouble::Away { detail, .. }) => {
+                tracing::warn!(job = %self.job.name, detail, "the start is tried again");
+                self.start_later();
+            }
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
+        }
+    }
+
+    pub(super) fn start_later(&mut self) {
+        let pause = pause_after(self.restarts);
+        self.restarts = self.restarts.saturating_add(1);
+        self.start_at = Instant::now() + pause;
+    }
+
+    pub(super) async fn try_start(&mut self, asked: Option<&Asked>) -> Step<StartReport> {
+        // Once the positions are stored the step says so, and stays.
+        let operation = asked
+            .map(|asked| &asked.operation)
+            .filter(|operation| operation.step != STORED);
+        let lease = self.own(operation).await?;
+        let core = Arc::clone(&self.core);
+        self.insist(operation, "the state is noted", || async {
+            Ok(core
+                .store
+                .set_state(&lease, JobState::Starting, None)
+                .await?)
+        })
+        .await?;
+        let claim = self.claim_sink(operation, &lease).await?;
+        let row = &claim.row;
+        let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
+        let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        if !resolved.blockers.is_empty() {
+            return Err(Trouble::Refused(start_blocked(row, &resolved)));
+        }
+        let checkpoint_id = self.next_checkpoint_id(operation, &claim.progress).await?;
+        let checkpoint = start_checkpoint(
+            &resolved,
+            checkpoint_id,
+            lease.epoch,
+            claim.sink.identity(),
+            core.now(),
+        );
+        let record = StartRecord {
+            generation: row.generation,
+            spec: row.spec.clone(),
+            consumed_pending: intent.consumes,
+            set_aside: resolved.sets_state_aside(),
+            operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
+        };
+        self.insist(operation, "the positions are stored", || async {
+            CrashPoint::BeforeStartStored.reached();
+            core.store.store_start(&lease, &checkpoint, &record).await?;
+            CrashPoint::StartStored.reached();
+            Ok(())
+        })
+        .await?;
+        let report = report_of(&resolved, checkpoint.id);
+        self.spawn(claim, lease, checkpoint, cluster).await;
+        Ok(report)
+    }
+
+    /// Reads the job, makes its sink and claims it.
+    pub(super) async fn claim_sink(
+        &self,
+        operation: Option<&Operation>,
+        lease: &JobLease,
+    ) -> Step<Claim> {
+        let core = Arc::clone(&self.core);
+        let job = Arc::clone(&self.job);
+        let row = self
+            .insist(operation, "the job is read", || async {
+                let row = core.store.job_by_uid(job.uid).await?;
+                row.ok_or_else(|| Trouble::Refused(ServiceError::no_such_job(&job.name)))
+            })
+            .await?;
+        let install = self
+            .insist(operation, "the installation is read", || async {
+                Ok(core.install().await?)
+            })
+            .await?;
+        let sink = self
+            .insist(operation, "the sink is made", || async {
+                // Anew each time, like the cluster.
+                let ids = (install, row.uid);
+                Ok(make_sink(&core, &row.spec.sink, &row.name, ids)?)
+            })
+            .await?;
+        // Before the new one: both may have one claim, and the last counts.
+        self.close_former_target(&row, install, lease).await;
+        let progress = self
+            .insist(operation, "the sink is claimed", || async {
+                within(
+                    CLAIM_DEADLINE,
+                    Code::SinkError,
+                    "the sink",
+                    sink.recover(lease.epoch),
+                )
+                .await
+            })
+            .await?;
+        CrashPoint::SinkClaimed.reached();
+        Ok(Claim {
+            row,
+            install,
+            sink,
+            progress,
+        })
+    }
+
+    /// Larger than every number that the store or the sink has seen.
+    pub(super) async fn next_checkpoint_id(
+        &self,
+        operation: Option<&Operation>,
+        progress: &SinkProgress,
+    ) -> Step<CheckpointId> {
+        let core = Arc::clone(&self.core);
+        let job = Arc::clone(&self.job);
+        self.insist(operation, "the checkpoint gets its number", || async {
+            let next = core.store.next_checkpoint_id(job.uid).await?;
+            // Failed and forgotten ones included: an id that the target knows must never mean another decision.
+            let seen = progress.values().map(|sink| sink.position_id.next()).max();
+            Ok(seen.map_or(next, |seen: CheckpointId| seen.max(next)))
+        })
+        .await
+    }
+
+    /// A dead owner may still write to the target that the spec named before. It is kept out there, too, but that target may be
+    /// gone for good: one attempt, and the start does not depend on it.
+    pub(super) async fn close_former_target(
+        &self,
+        row: &JobRow,
+        install: InstallId,
+        lease: &JobLease,
+    ) {
+        let Some(running) = &row.running else {
+            return;
+        };
+        if running.spec.sink == row.spec.sink {
+            return;
+        }
+        let ids = (install, row.uid);
+        let Ok(former) = make_sink(&self.core, &running.spec.sink, &row.name, ids) else {
+            return;
+        };
+        if former.has_fence() {
+            self.claim(&*former, lease, Instant::now()).await;
+        }
+    }
+
+    /// Takes the lease, or goes on with the one that is held.
+    pub(super) async fn own(&mut self, operation: Option<&Operation>) -> Step<JobLease> {
+        if let Some(lease) = self.lease {
+            return Ok(lease);
+        }
+        let core = Arc::clone(&self.core);
+        let uid = self.job.uid;
+        let lease = self
+            .insist(operation, "the lease is taken", || async {
+                let incarnation = core.incarnation.borrow().clone();
+                let Some(incarnation) = incarnation else {
+                    return Err(Trouble::Away {
+                        code: Code::StoreUnreachable,
+                        detail: "the instance is not claimed yet".to_owned(),
+                    });
+                };
+                let lease = core.store.take_lease(uid, &incarnation).await?;
+                lease.ok_or_else(|| Trouble::Away {
+                    code: Code::LeaseLost,
+                    detail: "another live server holds the job".to_owned(),
+                })
+            })
+            .await?;
+        CrashPoint::LeaseTaken.reached();
+        self.lease = Some(lease);
+        Ok(lease)
+    }
+
+    /// Works out where every partition begins, or takes the numbers of the plan that was looked at. Answers the cluster that was
+    /// asked too: the run reads from no other. Without a request it is what the server itself would do.
+    pub(super) async fn decide(
+        &self,
+        operation: Option<&Operation>,
+        asked: Option<&Asked>,
+        row: &JobRow,
+        sink: &SinkFacts,
+    ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
+        let done_before = asked.is_some_and(|asked| asked.operation.step == STORED);
+        let core = &self.core;
+        let plan = match asked {
+            Some(asked) if !done_before => self.plan_of(asked).await?,
+            Some(_) | None => None,
+        };
+        let plain = StartRequest::auto();
+        let of_plan = plan.as_ref().map(|plan| plan.request.clone());
+        let request = match (asked, &of_plan) {
+            (Some(_), Some(request)) => request,
+            (Some(asked), None) => &asked.request,
+            (None, _) => &plain,
+        };
+        let mut intent = match asked {
+            Some(_) => Intent::of_operator(request, row.pending_start.as_ref()),
+            None => Intent::automatic(),
+        };
+        if done_before {
+            // The server died after it had stored the positions: go on from them, and do not move anything twice.
+            intent = Intent {
+                consumes: None,
+                ..Intent::automatic()
+            };
+        }
+        let state = self
+            .insist(operation, "the checkpoints are read", || async {
+                Ok(StartState::read(core, row, &intent.from).await?)
+            })
+            .await?;
+        let question = StartQuestion {
+            spec: &row.spec,
+            request,
+            intent: &intent,
+            state: &state,
+            sink,
+        };
+        let (facts, cluster) = self.facts(operation, &question).await?;
+        let Some(plan) = plan else {
+            let resolved = question.resolve(&facts);
+            return Ok((resolved, intent, cluster));
+        };
+        let pending = row
+            .pending_start
+            .as_ref()
+            .map(|pending| pending.id.as_str());
+        // A restart takes a checkpoint of its own before; what it asks for does not rest on it.
+        let is_restart = asked.is_some_and(|asked| asked.restarting.is_some());
+        let newest = state.newest.as_ref();
+        let changes = if is_restart {
+            what_changed_outside(&plan, row.generation, pending, &facts)
+        } else {
+            what_changed(&plan, row.generation, pending, newest, sink, &facts)
+        };
+        if changes.is_empty() {
+            return Ok((plan.resolved, intent, cluster));
+        }
+        Err(Trouble::Refused(plan_stale(&row.name, &changes)))
+    }
+
+    pub(super) async fn plan_of(&self, asked: &Asked) -> Step<Option<StoredPlan>> {
+        let Some(id) = &asked.request.plan else {
+            return Ok(None);
+        };
+        let core = &self.core;
+        let plan = self
+            .insist(Some(&asked.operation), "the plan is read", || async {
+                Ok(core.store.plan(id).await?)
+            })
+            .await?;
+        match plan.filter(|plan| plan.job == self.job.uid) {
+            Some(plan) => Ok(Some(plan)),
+            None => Err(Trouble::Refused(ServiceError::new(
+                Code::PlanExpired,
+                format!("plan {id} is no longer kept"),
+            ))),
+        }
+    }
+
+    pub(super) async fn facts(
+        &self,
+        operation: Option<&Operation>,
+        question: &StartQuestion<'_>,
+    ) -> Step<(BrokerFacts, Arc<dyn KafkaCluster>)> {
+        let now = self.core.now();
+        self.insist(operation, "the brokers are asked", || async {
+            // Anew each time: a connection that is mended in the server's file helps the start that waits for it.
+            let cluster = self.core.cluster(&question.spec.source.connection)?;
+            let asked = gather(&*cluster, question, now);
+            let facts = tokio::select! {
+                facts = within(FACTS_DEADLINE, Code::KafkaTimeout, "Kafka", asked) => facts,
+                () = self.interrupted() => Err(Trouble::Interrupted),
+            };
+            Ok((facts?, cluster))
+        })
+        .await
+    }
+
+    pub(super) async fn spawn(
+        &mut self,
+        claim: Claim,
+        lease: JobLease,
+        start: Checkpoint,
+        cluster: Arc<dyn KafkaCluster>,
+    ) {
+        let Claim {
+            row, install, sink, ..
+        } = claim;
+        let core = &self.core;
+        let run = JobHandle::spawn(JobRun {
+            name: row.name.clone(),
+            install,
+            spec: row.spec.clone(),
+            lease,
+            start,
+            kafka: cluster,
+            sink: Arc::clone(&sink),
+            store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
+            clock: Arc::clone(&core.clock),
+            lease_health: core.lease_health.subscribe(),
+        });
+        self.following = JoinSet::new();
+        self.following
+            .spawn(follow(Arc::clone(core), Arc::clone(&self.job), run.clone()));
+        {
+            let mut facts = self.job.shared();
+            facts.run = Some(run.clone());
+            facts.window = HealthWindow::default();
+            facts.outdated_at = Some(Instant::now());
+            facts.row.running = Some(RunningSpec {
+                generation: row.generation,
+                spec: row.spec.clone(),
+            });
+        }
+        self.run = Some(run);
+        self.sink = Some(sink);
+        self.failed_run = false;
+        self.show(JobState::Running);
+        self.core.refresh(&self.job).await;
+        self.job.measure_soon.notify_one();
+        // The spec may have changed while the start was under way.
+        let declared = self.job.row().spec;
+        if let Some(run) = &self.run {
+            if declared.checkpoint != row.spec.checkpoint {
+                run.set_checkpointing(declared.checkpoint).await;
+            }
+            let discovery = declared.source.partition_discovery;
+            if discovery != row.spec.source.partition_discovery {
+                run.set_discovery(discovery).await;
+            }
+        }
+    }
+
+    /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
+    pub(super) async fn refuse_start(
+        &mut self,
+        asked: Option<&Asked>,
+        error: ServiceError,
+        failed_before: Option<JobFailure>,
+    ) {
+        tracing::warn!(job = %self.job.name, %error, "the start is refused");
+        if !error.blockers.is_empty() {
+            let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
+            self.job.shared().refused = Some(RefusedStart {
+                request,
+                blockers: error.blockers.clone(),
+            });
+        }
+        let Some(asked) = asked else {
+            let failure = failure_of(&error, self.core.now());
+            return self.fail(failure).await;
+        };
+        let outcome = failed("refused", &error.job(&self.job.name));
+        let operation = &asked.operation;
+        let Some(lease) = self.lease else {
+            return self.finish(operation, &outcome).await;
+        };
+        let core = Arc::clone(&self.core);
+        let settled = self
+            .settle(|| async {
+                let ended = Some((&operation.id, &outcome));
+                let store = &core.store;
+                match &failed_before {
+                    None => {
+                        store
+                            .refuse_start(&lease, ended, asked.desired_if_refused())
+                            .await?;
+                    }
+                    // It needs a decision as before, and it should run as before.
+                    Some(failure) => {
+                        let state = JobState::Failed;
+                        store
+                            .settle_stopped(&lease, ended, state, Some(failure), true)
+                            .await?;
+                    }
+                }
+                Ok(())
+            })
+            .await;
+        if settled.is_err() {
+            return;
+        }
+        self.lease = None;
+        match &failed_before {
+            None => {
+                let desired = asked.desired_if_refused();
+                self.show_row(JobState::Stopped, Some(desired), None);
+            }
+            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+        }
+        self.core.announce(&operation.id);
+        self.core.refresh(&self.job).await;
+    }
+}
+
+pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
+    let summaries: Vec<&str> = resolved
+        .blockers
+        .iter()
+        .map(|blocker| blocker.summary.as_str())
+        .collect();
+    let choices = resolved
+        .blockers
+        .iter()
+        .flat_map(|blocker| blocker.choices.iter().cloned())
+        .collect();
+    // A blocker without choices is not decided by a start but mended elsewhere.
+    let to_mend = resolved
+        .blockers
+        .iter()
+        .find(|blocker| blocker.choices.is_empty());
+    let hint = to_mend.map_or(Code::StartBlocked, |blocker| blocker.code);
+    ServiceError::new(Code::StartBlocked, summaries.join("; "))
+        .job(&row.name)
+        .hint(hint.remedy())
+        .blockers(resolved.blockers.clone())
+        .choices(choices)
+}
+
+/// What keeps the server from starting a job by itself is a failure that needs a decision.
+fn failure_of(error: &ServiceError, at: chrono::DateTime<chrono::Utc>) -> JobFailure {
+    let code = error
+        .blockers
+        .first()
+        .map_or(error.code, |blocker| blocker.code);
+    JobFailure {
+        code,
+        summary: error.detail.clone(),
+        record: None,
+        phase: Some("start".to_owned()),
+        first_seen: at,
+    }
+}
+
+fn report_of(resolved: &ResolvedStart, checkpoint: CheckpointId) -> StartReport {
+    StartReport {
+        basis: resolved.basis,
+        checkpoint: resolved.checkpoint,
+        bootstrap_checkpoint: Some(checkpoint),
+        partitions: resolved.partitions.len(),
+        summary: resolved.summary.clone(),
+        totals: resolved.totals,
+    }
+}
+
+/// Follows a run: notes failed checkpoints in the history and counts.
+async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
+    let mut statuses = run.watch_status();
+    let mut completed: Option<CheckpointId> = None;
+    let mut seen_failure: Option<CheckpointId> = None;
+    while statuses.changed().await.is_ok() {
+        let status = Arc::clone(&statuses.borrow_and_update());
+        let newest = status.last_checkpoint.as_ref().map(|last| last.id);
+        if newest > completed {
+            completed = newest;
+            job.shared().counters.completed += 1;
+        }
+        let Some((id, failure)) = &status.last_failed else {
+            continue;
+        };
+        if seen_failure == Some(*id) {
+            continue;
+        }
+        seen_failure = Some(*id);
+        *job.shared()
+            .counters
+            .failed
+            .entry(failure.code.clone())
+            .or_default() += 1;
+        let details = json!({"checkpoint": id, "failure": failure});
+        let noted = core
+            .store
+            .add_event(Some(job.uid), "checkpoint-failed", "handover", &details);
+        if let Err(error) = noted.await {
+            tracing::debug!(job = %job.name, %error, "the history misses a failed checkpoint");
+        }
+    }
+}
