@@ -424,7 +424,7 @@ mod tests {
         field_error::FieldError,
         group_reset::ResetRequest,
         ids::JobName,
-        job::{CheckpointSpec, JobSpec, SourceSpec},
+        job::{CheckpointSpec, JobSpec, PartitionDiscovery, SourceSpec},
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         skip::SkipRequest,
         start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
