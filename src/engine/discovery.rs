@@ -96,7 +96,8 @@ impl Discovery {
         true
     }
 
-    /// When to ask again whether a look is due.
+    /// When the next look is due.
+    #[cfg(test)]
     pub(super) fn deadline(&self) -> Option<Instant> {
         (!self.looking).then_some(self.next)
     }

@@ -1,6 +1,6 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -9,6 +9,7 @@ use super::{
     consumer_thread::panic_text,
     error::JobError,
     job_task::JobTask,
+    parked::SkipOutcome,
     ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
 };
 use crate::model::{
@@ -16,7 +17,10 @@ use crate::model::{
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
+    offset::Offset,
+    resolver::StartReason,
     start::StopCheckpoint,
+    topic::TopicPartition,
     views::CheckpointReport,
 };
 
@@ -35,6 +39,8 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Why each of its partitions begins there, or is not read.
+    pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -45,6 +51,13 @@ pub struct JobRun {
     pub clock: Arc<dyn Clock>,
     /// How well the lease is known to hold.
     pub lease_health: watch::Receiver<LeaseHealth>,
+}
+
+impl JobRun {
+    /// Whether the start checkpoint only keeps a partition that the spec does not read.
+    pub(super) fn is_detached(&self, partition: &TopicPartition) -> bool {
+        self.reasons.get(partition) == Some(&StartReason::Detached)
+    }
 }
 
 /// How a run ended.
@@ -90,6 +103,12 @@ pub(super) enum Command {
     },
     SetCheckpointing(CheckpointSpec),
     SetDiscovery(PartitionDiscovery),
+    LookAtTopics,
+    Skip {
+        partition: TopicPartition,
+        at: Offset,
+        reply: oneshot::Sender<SkipOutcome>,
+    },
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -196,10 +215,31 @@ impl JobHandle {
         })
     }
 
+    /// Leaves out the record at which a partition is parked, and only that: the position behind it is stored with a
+    /// checkpoint, and the partition goes on there. Whoever waits no longer loses only the answer.
+    ///
+    /// `None` if the job ended meanwhile; whether the position is stored is then not known.
+    pub async fn skip(&self, partition: TopicPartition, at: Offset) -> Option<SkipOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        let command = Command::Skip {
+            partition,
+            at,
+            reply,
+        };
+        self.commands.send(command).await.ok()?;
+        outcome.await.ok()
+    }
+
     /// Changes when checkpoints are taken, from now on.
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Has the run look at its topics soon, whatever the interval: somebody saw that one of them is not what it was.
+    pub fn look_at_topics(&self) {
+        // A run that is too busy to listen looks by itself.
+        let _unheard = self.commands.try_send(Command::LookAtTopics);
     }
 
     /// Changes how new partitions are looked for, from now on.

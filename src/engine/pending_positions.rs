@@ -10,18 +10,18 @@ use std::{
     sync::Arc,
 };
 
-use super::{error::KafkaError, ports::KafkaCluster};
+use super::{error::KafkaError, parked::Decided, ports::KafkaCluster};
 use crate::model::{
     checkpoint::CheckpointPosition,
     ids::CheckpointId,
     job::{JobSpec, NewPartitions},
-    offset::{Offset, PartitionOffsets},
+    offset::Offset,
     resolver::{
         Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
-        StartPolicies, StartReason, needed_facts, resolve_positions,
+        StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
-    topic::{TopicId, TopicPartition},
+    topic::TopicPartition,
 };
 
 /// Why a partition waits for a position.
@@ -53,27 +53,16 @@ impl Pending {
 #[derive(Debug, Default)]
 pub(super) struct PendingPositions {
     unresolved: BTreeMap<TopicPartition, Pending>,
-    resolved: BTreeMap<TopicPartition, Resolved>,
-}
-
-/// A position that is decided and not yet read from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Resolved {
-    /// Where to begin.
-    pub offset: Offset,
-    /// The topic's id.
-    pub topic_id: Option<TopicId>,
-    /// Why there.
-    pub reason: StartReason,
-    /// The checkpoint that decided the position, if that is not the next one.
-    pub position_id: Option<CheckpointId>,
+    resolved: BTreeMap<TopicPartition, Decided>,
+    /// In which checkpoint a decision was sent to the store last.
+    sent: BTreeMap<TopicPartition, CheckpointId>,
 }
 
 /// What a look-up brought.
 #[derive(Debug, Default)]
 pub(super) struct LookedUp {
     /// The positions of partitions whose leaders answered.
-    pub found: BTreeMap<TopicPartition, Resolved>,
+    pub found: BTreeMap<TopicPartition, Decided>,
     /// What stands against others, by the policies of the spec.
     pub against: Vec<Blocker>,
 }
@@ -86,11 +75,20 @@ impl PendingPositions {
                 .map(|partition| (partition, Pending::SinceStart))
                 .collect(),
             resolved: BTreeMap::new(),
+            sent: BTreeMap::new(),
         }
+    }
+
+    /// Takes a decision over a partition that is parked; a later one replaces it.
+    pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
+        self.unresolved.remove(&partition);
+        self.sent.remove(&partition);
+        self.resolved.insert(partition, decided);
     }
 
     /// Has a position looked up.
     pub(super) fn add(&mut self, partition: TopicPartition, why: Pending) {
+        self.forget(&partition);
         self.unresolved.insert(partition, why);
     }
 
@@ -100,7 +98,7 @@ impl PendingPositions {
     }
 
     /// Partitions that wait for a checkpoint with their position.
-    pub(super) fn resolved(&self) -> &BTreeMap<TopicPartition, Resolved> {
+    pub(super) fn resolved(&self) -> &BTreeMap<TopicPartition, Decided> {
         &self.resolved
     }
 
@@ -113,35 +111,46 @@ impl PendingPositions {
     pub(super) fn forget(&mut self, partition: &TopicPartition) {
         self.unresolved.remove(partition);
         self.resolved.remove(partition);
+        self.sent.remove(partition);
     }
 
     /// Takes what a look-up found; answers what of it was waited for.
     pub(super) fn found(
         &mut self,
-        positions: BTreeMap<TopicPartition, Resolved>,
+        positions: BTreeMap<TopicPartition, Decided>,
     ) -> Vec<TopicPartition> {
         let mut taken = Vec::new();
-        for (partition, resolved) in positions {
-            if self.unresolved.remove(&partition).is_some() {
+        for (partition, decided) in positions {
+            if self.unresolved.contains_key(&partition) {
                 taken.push(partition.clone());
-                self.resolved.insert(partition, resolved);
+                self.decide(partition, decided);
             }
         }
         taken
     }
 
-    /// Hands out the partitions whose positions a completed checkpoint holds.
-    pub(super) fn stored(&mut self, offsets: &PartitionOffsets) -> Vec<(TopicPartition, Offset)> {
-        let stored: Vec<(TopicPartition, Offset)> = self
-            .resolved
-            .iter()
-            .filter(|(partition, resolved)| offsets.get(*partition) == Some(&resolved.offset))
-            .map(|(partition, resolved)| (partition.clone(), resolved.offset))
-            .collect();
-        for (partition, _) in &stored {
-            self.resolved.remove(partition);
+    /// Notes that a checkpoint that is on its way to the store holds a decision, at this offset.
+    pub(super) fn send(&mut self, partition: &TopicPartition, offset: Offset, id: CheckpointId) {
+        if let Some(decided) = self.resolved.get_mut(partition) {
+            decided.offset = offset;
+            self.sent.insert(partition.clone(), id);
         }
+    }
+
+    /// Hands out the partitions whose decisions a completed checkpoint holds.
+    pub(super) fn stored(&mut self, id: CheckpointId) -> Vec<(TopicPartition, Offset)> {
+        let (sent, later) = std::mem::take(&mut self.sent)
+            .into_iter()
+            .partition(|(_, sent)| *sent == id);
+        self.sent = later;
+        let stored: BTreeMap<TopicPartition, CheckpointId> = sent;
         stored
+            .into_keys()
+            .filter_map(|partition| {
+                let decided = self.resolved.remove(&partition)?;
+                Some((partition, decided.offset))
+            })
+            .collect()
     }
 }
 
@@ -303,10 +312,10 @@ fn decide(
             continue;
         };
         let partition = planned.topic_partition();
-        let found = Resolved {
+        let found = Decided {
             offset,
             topic_id: planned.topic_id,
-            reason: planned.reason,
+            reason: Some(planned.reason),
             position_id: planned.position_id,
         };
         looked_up.found.insert(partition, found);

@@ -113,28 +113,53 @@ impl JobConsumer {
     fn runs(&mut self, batch: &MessageBatch) -> Vec<BatchRun> {
         let mut runs: Vec<BatchRun> = Vec::new();
         let mut index = 0;
+        let mut unknown: Vec<TopicPartition> = Vec::new();
         for run in batch.runs() {
+            let is_unknown = |topic: &str, number: i32| {
+                let mut unknown = unknown.iter();
+                unknown.any(|one| *one.topic == *topic && one.partition == number)
+            };
             match run {
                 Run::Records(records) => {
                     index = records.range().end;
-                    runs.extend(self.record_run(&records));
+                    // What comes behind may be of another topic of that name.
+                    if !is_unknown(records.topic(), records.partition()) {
+                        runs.extend(self.record_run(&records));
+                    }
                 }
                 Run::EndOfPartition {
                     topic,
                     partition,
                     next_offset,
                 } => {
-                    self.end_of_partition(&mut runs, index, topic, partition, next_offset);
+                    if !is_unknown(topic, partition) {
+                        self.end_of_partition(&mut runs, index, topic, partition, next_offset);
+                    }
                     index += 1;
                 }
                 Run::Error(error) => {
                     index += 1;
-                    if let Some(failure) = self.failure(&error) {
-                        self.failures.push_back(failure);
+                    let Some(failure) = self.failure(&error) else {
+                        continue;
+                    };
+                    // One partition outside its log, or without one, does not end the others.
+                    let ends = match &failure {
+                        ConsumerError::OutOfRange { .. } => false,
+                        ConsumerError::TopicUnknown { partition } => {
+                            unknown.push(partition.clone());
+                            false
+                        }
+                        ConsumerError::TopicRecreated { .. } | ConsumerError::Kafka(_) => true,
+                    };
+                    self.failures.push_back(failure);
+                    if ends {
                         break;
                     }
                 }
             }
+        }
+        if let Err(error) = self.unassign(&unknown) {
+            self.failures.push_back(error);
         }
         runs
     }
@@ -205,6 +230,15 @@ impl JobConsumer {
                 position,
             });
         }
+        if out_of_range && entry.partition.is_some() {
+            // Of a partition that was taken out of the assignment meanwhile.
+            return None;
+        }
+        if error::is_unknown(code) && entry.partition.is_some() {
+            return assigned.map(|assigned| ConsumerError::TopicUnknown {
+                partition: (*assigned.partition).clone(),
+            });
+        }
         if error::is_infrastructure(code) {
             tracing::warn!(topic = entry.topic, partition = entry.partition, error = %entry.error, "fetching is disturbed");
             return None;
@@ -250,6 +284,26 @@ impl Consumer for JobConsumer {
             };
             of_topic.insert(partition.partition, assigned);
         }
+        Ok(())
+    }
+
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        let mut taken = Vec::new();
+        for partition in partitions {
+            let Some(of_topic) = self.assigned.get_mut(&partition.topic) else {
+                continue;
+            };
+            if of_topic.remove(&partition.partition).is_some() {
+                taken.push((&*partition.topic, partition.partition));
+            }
+            if of_topic.is_empty() {
+                self.assigned.remove(&partition.topic);
+            }
+        }
+        self.client.unassign(&taken).map_err(|error| {
+            let operation = format!("unassign {} partitions", taken.len());
+            error::call(operation, &Subject::Topics { topic: None }, &error)
+        })?;
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use super::{
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
     offset::Offset,
+    parked::ParkedPartition,
     record::ConsumerRecord,
     resolver::StartReason,
     topic::TopicPartition,
@@ -49,6 +50,8 @@ pub struct JobStatus {
     pub waiting: Vec<Waiting>,
     /// How it looks for new partitions.
     pub discovery: DiscoveryStatus,
+    /// Partitions that are not read, each at a position that stays in every checkpoint.
+    pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
 }
 
 /// A partition as its subtask sees it.

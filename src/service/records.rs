@@ -79,6 +79,9 @@ fn unread(error: ConsumerError) -> ServiceError {
             ServiceError::new(Code::OffsetOutOfRange, error.to_string())
                 .hint("GET /api/v1/jobs/{job}/offsets shows the ends of the log.")
         }
+        ConsumerError::TopicUnknown { .. } | ConsumerError::TopicRecreated { .. } => {
+            ServiceError::new(Code::UnknownTopic, error.to_string())
+        }
         ConsumerError::Kafka(error) => error.into(),
     }
 }

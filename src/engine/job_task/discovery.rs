@@ -11,7 +11,8 @@ use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent,
         discovery::{Change, Known},
-        error::{ErrorClass, KafkaError},
+        error::{ConsumerError, ErrorClass, KafkaError},
+        job_handle::JobRun,
         pending_positions::Pending,
         ports::TopicDescription,
         topics,
@@ -19,11 +20,12 @@ use crate::{
     model::{
         checkpoint::{CheckpointKind, CheckpointPosition},
         code::Code,
+        errors_spec::Block,
         job::{PartitionDiscovery, PositionPolicy},
         job_status::{DiscoveryStatus, JobFailure},
         offset::PartitionOffsets,
         parked::ParkedPartition,
-        resolver::StartReason,
+        resolver::{SinkPosition, StartReason},
         subtask::owner,
         topic::{TopicId, TopicPartition},
     },
@@ -159,8 +161,7 @@ impl JobTask {
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, "a partition appeared");
         self.discovered += 1;
         if Pending::Appeared.by_startup_mode(&self.run.spec) {
-            // The checkpoints have it as one that waits, so that the next start decides it by the startup mode, too.
-            self.add_partition(&partition);
+            self.add_partition(&partition, true);
         }
         self.pending.add(partition, Pending::Appeared);
     }
@@ -170,20 +171,28 @@ impl JobTask {
             // It waits for its first position, which is decided in the topic as it is.
             return;
         };
-        let then = position.topic_id.as_ref();
-        let then = then.map_or_else(|| "not known".to_owned(), ToString::to_string);
-        let policy = self.run.spec.source.on_topic_recreated;
+        let Some(then) = position.topic_id.clone() else {
+            return;
+        };
         self.pending.forget(&partition);
         if !exists {
-            let summary = format!("{partition}: the topic was created again without this partition ({then} then, {now} now)");
+            let summary = format!(
+                "{partition}: the topic was created again without this partition (id {then} then, {now} now)"
+            );
             return self.park_anew(&partition, Code::PartitionGone, summary);
         }
-        let summary = format!("{partition}: the topic was deleted and created again ({then} then, {now} now)");
-        self.park_anew(&partition, Code::TopicRecreated, summary);
-        if policy == PositionPolicy::Fail {
-            self.replaced.insert(partition, now);
-        } else {
-            self.pending.add(partition, Pending::Held(position));
+        let cause = ConsumerError::TopicRecreated {
+            partition: partition.clone(),
+            then,
+            now: now.clone(),
+        };
+        self.park_anew(&partition, Code::TopicRecreated, cause.to_string());
+        self.replaced.insert(partition.clone(), now);
+        if self.run.spec.source.on_topic_recreated != PositionPolicy::Fail {
+            return self.pending.add(partition, Pending::Held(position));
+        }
+        if self.run.spec.errors.block == Block::Job {
+            self.on_blocked(cause.into());
         }
     }
 
@@ -216,7 +225,7 @@ impl JobTask {
     }
 
     /// Takes a partition into the run; it has no position yet.
-    fn add_partition(&mut self, partition: &TopicPartition) {
+    fn add_partition(&mut self, partition: &TopicPartition, by_mode: bool) {
         if self.partitions.contains_key(partition) {
             return;
         }
@@ -228,17 +237,15 @@ impl JobTask {
             topic_id: None,
             live: None,
             reason: None,
+            by_mode,
         };
         self.partitions.insert(partition.clone(), state);
     }
 
     /// Positions were found: they are stored before the first fetch.
-    pub(super) fn take_positions(&mut self, found: Vec<(TopicPartition, StartReason)>) {
-        for (partition, reason) in found {
-            self.add_partition(&partition);
-            if let Some(state) = self.partitions.get_mut(&partition) {
-                state.reason = Some(reason);
-            }
+    pub(super) fn take_positions(&mut self, found: Vec<TopicPartition>) {
+        for partition in found {
+            self.add_partition(&partition, false);
         }
         if !self.pending.resolved().is_empty() && self.stopping.is_none() {
             self.coordinate(CoordinatorEvent::Trigger {
@@ -257,6 +264,33 @@ impl JobTask {
                 && self.partitions.contains_key(partition)
         });
         offsets
+    }
+
+    /// Positions of partitions that are not read from the start on. The sink hears of them all the same: it tells progress that
+    /// was lost from progress that never was by what it has heard.
+    pub(super) fn positions_for_the_sink(
+        &self,
+        subtask: u32,
+    ) -> Vec<(TopicPartition, SinkPosition)> {
+        let parallelism = self.run.spec.parallelism;
+        let gone = self.parked.keys().filter_map(|partition| {
+            let position = self.position_of(partition)?;
+            Some((partition, position))
+        });
+        let kept = self.kept.iter();
+        let all = kept.map(|(partition, position)| (partition, position.clone()));
+        all.chain(gone)
+            .filter(|(partition, _)| {
+                owner(&partition.topic, partition.partition, parallelism) == subtask
+            })
+            .filter_map(|(partition, position)| {
+                let position = SinkPosition {
+                    next_offset: position.next_offset?,
+                    position_id: position.position_id,
+                };
+                Some((partition.clone(), position))
+            })
+            .collect()
     }
 
     pub(super) fn note_event(&mut self, kind: &'static str, details: Value) {
@@ -282,6 +316,26 @@ impl JobTask {
             last_error: last_error.map(str::to_owned),
         }
     }
+}
+
+/// Partitions that the start has found missing.
+pub(super) fn gone_at_start(run: &JobRun) -> BTreeMap<TopicPartition, ParkedPartition> {
+    let gone = run.start.positions.iter().filter(|(partition, _)| {
+        run.reasons.get(*partition) == Some(&StartReason::PartitionGone)
+    });
+    let since = run.clock.now();
+    gone.map(|(partition, position)| {
+        let failure = JobFailure {
+            code: Code::PartitionGone,
+            summary: format!("{partition} does not exist on the brokers"),
+            record: None,
+            phase: None,
+            first_seen: since,
+        };
+        let parked = ParkedPartition::at(partition, position.next_offset, failure);
+        (partition.clone(), parked)
+    })
+    .collect()
 }
 
 fn no_answer() -> KafkaError {

@@ -6,7 +6,9 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod discovery;
 mod observation;
+mod parking;
 mod store_writes;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -22,27 +24,33 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
-    consumer_thread::{self, Reachability},
+    consumer_thread::{self, Reachability, Request},
+    discovery::Discovery,
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    pending_positions::{PendingPositions, Resolved},
-    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    parked::SkipWaiter,
+    pending_positions::{LookedUp, PendingPositions},
+    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
     subtask::{
-        Barrier, Intake, NewPartition, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
+        Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
 };
 use crate::model::{
     checkpoint::{
-        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
+        FailedCheckpoint,
         GroupCommit, GroupCommitStatus,
     },
     code::Code,
     ids::CheckpointId,
-    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    job_status::{
+        CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus, LivePartition, Waiting,
+    },
     offset::PartitionOffsets,
-    resolver::SinkPosition,
+    parked::ParkedPartition,
+    resolver::{Blocker, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -51,6 +59,8 @@ use crate::model::{
 
 /// How often the status is made anew.
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
+/// Changes of partitions that appear in a run which wait for a subtask; it takes them between two batches.
+const NEW_PARTITIONS: usize = 10_000;
 /// How long subtasks may take to end after they were cancelled.
 const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
 /// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
@@ -68,7 +78,7 @@ const LAST_NOTES: Duration = Duration::from_secs(2);
 struct Subtask {
     barrier: watch::Sender<Option<Barrier>>,
     intake: watch::Sender<Intake>,
-    new_partitions: mpsc::Sender<NewPartition>,
+    partitions: mpsc::Sender<PartitionChange>,
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
@@ -79,6 +89,10 @@ struct Partition {
     subtask: u32,
     position_id: CheckpointId,
     topic_id: Option<TopicId>,
+    /// Why it began where it did.
+    reason: Option<StartReason>,
+    /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
+    by_mode: bool,
     live: Option<Arc<LivePosition>>,
 }
 
@@ -123,7 +137,8 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
+    LookedUp(Result<LookedUp, KafkaError>),
+    Discovered(Result<Vec<TopicDescription>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -134,7 +149,19 @@ pub(super) struct JobTask {
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
+    /// What the checkpoints keep of partitions that the spec does not read.
+    kept: BTreeMap<TopicPartition, CheckpointPosition>,
+    discovery: Discovery,
+    /// When the last look at the topics was answered.
+    looked_at: Option<DateTime<Utc>>,
+    /// Partitions that appeared in this run.
+    discovered: u64,
+    /// The topics that took the names of others, by partition, until their own positions are decided.
+    replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
+    parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    /// Those who asked to leave out a record, until the position behind it is stored.
+    skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
     commits: GroupCommits,
     attempt: Option<checkpoints::Attempt>,
@@ -151,6 +178,12 @@ pub(super) struct JobTask {
     thinned: Instant,
     looked_up: Instant,
     looking_up: bool,
+    /// Whether a partition waits for its first look-up.
+    look_up_now: bool,
+    /// Partitions that the last look-up had no answer for.
+    leaderless: Vec<TopicPartition>,
+    /// What stood against positions in the last look-up.
+    against: Vec<Blocker>,
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
@@ -167,13 +200,16 @@ impl JobTask {
     /// The status before the first event.
     pub(super) fn first_status(run: &JobRun) -> JobStatus {
         let now = run.clock.now();
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let read = run.start.positions.iter();
+        let read = read.filter(|(partition, _)| !run.is_detached(partition));
+        let partitions = read.map(|(partition, position)| {
             let subtask = owner(&partition.topic, partition.partition, run.spec.parallelism);
             (
                 partition.clone(),
                 LivePartition {
                     subtask,
                     position: position.next_offset,
+                    reason: run.reasons.get(partition).copied(),
                 },
             )
         });
@@ -192,6 +228,8 @@ impl JobTask {
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            discovery: DiscoveryStatus::default(),
+            parked: Arc::default(),
         }
     }
 
@@ -236,18 +274,36 @@ impl JobTask {
             run.start.id.next(),
             now,
         );
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let (kept, read): (BTreeMap<_, _>, BTreeMap<_, _>) = run
+            .start
+            .positions
+            .clone()
+            .into_iter()
+            .partition(|(partition, _)| run.is_detached(partition));
+        let partitions = read.into_iter().map(|(partition, position)| {
             let state = Partition {
                 subtask: owner(&partition.topic, partition.partition, subtasks),
                 position_id: position.position_id,
-                topic_id: position.topic_id.clone(),
+                topic_id: position.topic_id,
+                reason: run.reasons.get(&partition).copied(),
+                by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
             };
-            (partition.clone(), state)
+            (partition, state)
         });
         let partitions: BTreeMap<TopicPartition, Partition> = partitions.collect();
         let unresolved = partitions.iter().filter(|(_, state)| state.live.is_none());
+        let mut last_offsets = run.start.offsets();
+        last_offsets.retain(|partition, _| partitions.contains_key(partition));
         Self {
+            kept,
+            discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
+            looked_at: None,
+            discovered: 0,
+            replaced: BTreeMap::new(),
+            look_up_now: false,
+            leaderless: Vec::new(),
+            against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
             cancel: CancellationToken::new(),
@@ -256,6 +312,8 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
+            parked: Arc::new(discovery::gone_at_start(&run)),
+            skips: Vec::new(),
             partitions,
             committer: None,
             commits: GroupCommits::default(),
@@ -264,7 +322,7 @@ impl JobTask {
             queued_waiters: Vec::new(),
             awaiting_commit: BTreeMap::new(),
             last: start_summary(&run.start),
-            last_offsets: run.start.offsets(),
+            last_offsets,
             last_failed: None,
             consecutive_failures: 0,
             output_before: false,
@@ -319,14 +377,19 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
-            fetcher.register(&(partition.clone(), position), Arc::clone(live));
-            assignments.push((partition.clone(), position));
+            if self.parked.contains_key(partition) {
+                continue;
+            }
+            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
                 position_id: state.position_id,
             };
             begin.push((partition.clone(), for_sink));
         }
+        begin.extend(self.positions_for_the_sink(subtask));
+        let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
         let thread_name = format!("consumer-{}-{subtask}", self.run.name);
@@ -338,28 +401,28 @@ impl JobTask {
                 })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition that may come.
-        let to_come = self
+        // There is room for every partition to come, to be parked and to come again, and for those that appear.
+        let of_subtask = self
             .partitions
             .values()
-            .filter(|state| state.subtask == subtask && state.live.is_none());
-        let (new_partitions, new_partition_receiver) = mpsc::channel(to_come.count().max(1));
+            .filter(|state| state.subtask == subtask);
+        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
         let task = SubtaskTask {
             subtask,
             batches,
+            asked,
             fetcher,
             sink: Arc::clone(&self.run.sink),
             begin,
             channels: SubtaskChannels {
                 barrier: barrier_receiver,
                 intake: intake_receiver,
-                new_partitions: new_partition_receiver,
+                partitions: partition_receiver,
                 events: events.clone(),
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
             has_output: false,
-            blocked: false,
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -375,7 +438,7 @@ impl JobTask {
         self.subtasks.push(Subtask {
             barrier,
             intake,
-            new_partitions,
+            partitions,
             view,
             reachability,
             thread_ended,
@@ -454,7 +517,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Discovered(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -547,7 +610,7 @@ impl JobTask {
     /// A record cannot be processed: the run ends, with everything before the record in a last checkpoint.
     fn on_blocked(&mut self, error: JobError) {
         if self.blocked.is_some() {
-            // Another subtask came to a record of its own. Its position is covered, and the next start comes to it.
+            // Another partition came to a record of its own. Its position is covered, and the next start comes to it.
             return;
         }
         tracing::error!(error = %error, "a record cannot be processed; a last checkpoint is taken before it");
@@ -587,10 +650,17 @@ impl JobTask {
                 timeout,
                 refused,
             }) => self.on_stop(checkpoint, timeout, refused),
+            Some(Command::SetDiscovery(discovery)) => self.set_discovery(discovery),
+            Some(Command::LookAtTopics) => self.discovery.hurry(Instant::now()),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
             }
+            Some(Command::Skip {
+                partition,
+                at,
+                reply,
+            }) => self.on_skip(partition, at, reply),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -820,7 +890,11 @@ impl JobTask {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
             }
-            SubtaskEvent::Blocked(error) => self.on_blocked(error),
+            SubtaskEvent::Parked {
+                partition,
+                at,
+                cause,
+            } => self.on_parked(&partition, at, cause),
         }
     }
 
@@ -832,6 +906,7 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),
