@@ -505,6 +505,10 @@ mod tests {
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
         );
+        assert_eq!(
+            members::<PartitionDiscoveryDocument>(),
+            members::<PartitionDiscovery>()
+        );
         assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
         assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
         assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());

@@ -699,6 +699,7 @@ mod tests {
             lost: 0,
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
+            kept: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
         };
         StoredPlan {

@@ -12,7 +12,7 @@ use crate::{
         ports::{CheckpointStore, JobLease},
     },
     model::{
-        CheckpointId,
+        CheckpointId, TopicPartition,
         checkpoint::{
             Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
@@ -174,9 +174,16 @@ impl MemoryStore {
             let what = format!("checkpoint {} after {}", checkpoint.id, newest.id);
             self.pulse.violation(what);
         }
-        // I2: nothing goes back, and nothing is forgotten.
+        // I2: nothing goes back unless that is decided, and nothing is forgotten.
         let now = checkpoint.offsets();
+        let is_decided = |partition: &TopicPartition| {
+            let position = checkpoint.positions.get(partition);
+            position.is_some_and(|position| position.position_id == checkpoint.id)
+        };
         for (partition, before) in newest.offsets() {
+            if is_decided(&partition) {
+                continue;
+            }
             if now.get(&partition).is_none_or(|now| *now < before) {
                 let now = now.get(&partition);
                 let what = format!("{partition} went back from {before} to {now:?}");
