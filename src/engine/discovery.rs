@@ -267,21 +267,76 @@ mod tests {
         let rows: Vec<(&str, Option<Known>, TopicDescription, Option<Change>)> = vec![
             ("as before", Some(known("a")), topic("orders", "a", 1), None),
             ("new", None, topic("orders", "a", 1), Some(Change::Appeared)),
-            ("deleted", Some(known("a")), missing("orders"), Some(Change::Vanished)),
-            ("not reported", Some(known("a")), topic("orders", "a", 0), Some(Change::Vanished)),
+            (
+                "deleted",
+                Some(known("a")),
+                missing("orders"),
+                Some(Change::Vanished),
+            ),
+            (
+                "not reported",
+                Some(known("a")),
+                topic("orders", "a", 0),
+                Some(Change::Vanished),
+            ),
             ("still gone", Some(gone("a")), missing("orders"), None),
-            ("still not reported", Some(gone("a")), topic("orders", "a", 0), None),
-            ("back", Some(gone("a")), topic("orders", "a", 1), Some(Change::Returned)),
-            ("back as another", Some(gone("a")), topic("orders", "b", 1), Some(recreated(true))),
-            ("created again", Some(known("a")), topic("orders", "b", 1), Some(recreated(true))),
-            ("created again without it", Some(known("a")), topic("orders", "b", 0), Some(recreated(false))),
-            ("gone from the other, too", Some(gone("a")), topic("orders", "b", 0), None),
-            ("known to be another", Some(replaced()), topic("orders", "b", 1), None),
-            ("the other is gone, too", Some(replaced()), missing("orders"), None),
+            (
+                "still not reported",
+                Some(gone("a")),
+                topic("orders", "a", 0),
+                None,
+            ),
+            (
+                "back",
+                Some(gone("a")),
+                topic("orders", "a", 1),
+                Some(Change::Returned),
+            ),
+            (
+                "back as another",
+                Some(gone("a")),
+                topic("orders", "b", 1),
+                Some(recreated(true)),
+            ),
+            (
+                "created again",
+                Some(known("a")),
+                topic("orders", "b", 1),
+                Some(recreated(true)),
+            ),
+            (
+                "created again without it",
+                Some(known("a")),
+                topic("orders", "b", 0),
+                Some(recreated(false)),
+            ),
+            (
+                "gone from the other, too",
+                Some(gone("a")),
+                topic("orders", "b", 0),
+                None,
+            ),
+            (
+                "known to be another",
+                Some(replaced()),
+                topic("orders", "b", 1),
+                None,
+            ),
+            (
+                "the other is gone, too",
+                Some(replaced()),
+                missing("orders"),
+                None,
+            ),
             // Ids that are not told prove nothing.
             ("no id then", Some(known("")), topic("orders", "b", 1), None),
             ("no id now", Some(known("a")), topic("orders", "", 1), None),
-            ("back without an id", Some(gone("a")), topic("orders", "", 1), Some(Change::Returned)),
+            (
+                "back without an id",
+                Some(gone("a")),
+                topic("orders", "", 1),
+                Some(Change::Returned),
+            ),
         ];
         for (what, before, seen, expected) in rows {
             let known = before.into_iter().map(|known| (orders(0), known)).collect();
@@ -301,7 +356,10 @@ mod tests {
         assert!(!discovery.begin(start));
         let known: BTreeMap<_, _> = (0..2).map(|number| (orders(number), known("a"))).collect();
         let mut now = start + INTERVAL;
-        assert!(discovery.begin(now) && !discovery.begin(now), "one at a time");
+        assert!(
+            discovery.begin(now) && !discovery.begin(now),
+            "one at a time"
+        );
         assert_eq!(discovery.seen(&known, &[topic("orders", "a", 1)], now), []);
         assert_eq!(discovery.deadline(), Some(now + DOUBT_PAUSE));
         now += DOUBT_PAUSE;

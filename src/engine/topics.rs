@@ -6,8 +6,10 @@ use super::{
 };
 use crate::model::job::SourceSpec;
 
-/// Describes the topics that a spec names, or that its pattern matches. A listed topic that does not exist is part of the
-/// answer, without partitions; a pattern answers what there is, which may be nothing, and none of Kafka's own topics.
+/// Describes the topics that a spec names, or that its pattern matches.
+///
+/// A listed topic that does not exist is part of the answer, without partitions; a pattern answers what there is, which may be
+/// nothing, and none of Kafka's own topics.
 ///
 /// # Errors
 /// When the cluster does not answer.

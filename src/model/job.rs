@@ -316,7 +316,10 @@ fn read_topics(reader: &mut ObjectReader<'_>) -> (Vec<String>, Option<TopicPatte
         reader.fault("topic_pattern", "give either topics or a topic_pattern");
     }
     if has_none {
-        reader.fault("topics", "is required: a list of topic names, or a topic_pattern");
+        reader.fault(
+            "topics",
+            "is required: a list of topic names, or a topic_pattern",
+        );
     }
     if let Some(topics) = &topics {
         check_topics(topics, reader);

@@ -492,6 +492,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
         bytes: status.map(|status| status.bytes),
+        discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
     }
 }

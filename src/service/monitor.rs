@@ -108,7 +108,12 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     facts.attempted_at = Some(began);
     match answers.brokers {
         Ok(brokers) => {
-            if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+            if let Some(mut live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+                if let Some(status) = facts.status() {
+                    // That they do not move, or have no leader, is no news.
+                    Arc::make_mut(&mut live.partitions)
+                        .retain(|partition, _| !status.parked.contains_key(partition));
+                }
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }

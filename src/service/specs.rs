@@ -422,8 +422,7 @@ fn no_topics(spec: &JobSpec, is_empty: bool) -> Option<Warning> {
 
 /// What passes over records by choice is said each time.
 fn new_partition_warning(spec: &JobSpec) -> Option<Warning> {
-    let by_mode =
-        spec.source.partition_discovery.new_partitions == NewPartitions::StartupMode;
+    let by_mode = spec.source.partition_discovery.new_partitions == NewPartitions::StartupMode;
     let passes_over = match spec.startup_mode {
         StartupMode::Latest | StartupMode::Timestamp { .. } | StartupMode::GroupOffsets => true,
         StartupMode::SpecificOffsets { .. } => true,

@@ -51,9 +51,9 @@ impl JobTask {
             .discovery
             .topics()
             .map_or(self.partitions.is_empty(), |topics| topics == 0);
-        let nothing = pattern
-            .filter(|_| is_empty)
-            .map(|pattern| format!("no topic matches {pattern}; the job reads them when they appear"));
+        let nothing = pattern.filter(|_| is_empty).map(|pattern| {
+            format!("no topic matches {pattern}; the job reads them when they appear")
+        });
         self.note_waiting(Code::NoTopics, nothing);
     }
 
@@ -320,9 +320,10 @@ impl JobTask {
 
 /// Partitions that the start has found missing.
 pub(super) fn gone_at_start(run: &JobRun) -> BTreeMap<TopicPartition, ParkedPartition> {
-    let gone = run.start.positions.iter().filter(|(partition, _)| {
-        run.reasons.get(*partition) == Some(&StartReason::PartitionGone)
-    });
+    let gone =
+        run.start.positions.iter().filter(|(partition, _)| {
+            run.reasons.get(*partition) == Some(&StartReason::PartitionGone)
+        });
     let since = run.clock.now();
     gone.map(|(partition, position)| {
         let failure = JobFailure {

@@ -40,8 +40,7 @@ use super::{
 use crate::model::{
     checkpoint::{
         Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
-        FailedCheckpoint,
-        GroupCommit, GroupCommitStatus,
+        FailedCheckpoint, GroupCommit, GroupCommitStatus,
     },
     code::Code,
     ids::CheckpointId,
@@ -406,7 +405,8 @@ impl JobTask {
             .partitions
             .values()
             .filter(|state| state.subtask == subtask);
-        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
+        let (partitions, partition_receiver) =
+            mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
         let task = SubtaskTask {
             subtask,
             batches,

@@ -21,12 +21,16 @@ use crate::{
 impl JobTask {
     /// A subtask has parked a partition of its own accord.
     pub(super) fn on_parked(&mut self, partition: &TopicPartition, at: Offset, cause: JobError) {
-        if matches!(
+        if matches!(cause, JobError::Consumer(_)) {
+            // Whether the topic is gone, or another one has its name, the next look tells.
+            self.discovery.hurry(Instant::now());
+        }
+        let may_pass = matches!(
             cause,
             JobError::Consumer(ConsumerError::TopicUnknown { .. })
-        ) {
-            // Whether it is gone, or only not known for a moment, the next look tells.
-            self.discovery.hurry(Instant::now());
+        );
+        if may_pass {
+            tracing::debug!(%partition, "the brokers do not know it");
         } else if self.run.spec.errors.block == Block::Job {
             return self.on_blocked(cause);
         }

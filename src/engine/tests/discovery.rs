@@ -172,7 +172,10 @@ async fn new_partitions_begin_by_the_mode_if_that_is_wanted() {
     world.until_assigned(3, 100).await;
     checkpoint(&job).await;
     let waiting = position(&world.store.newest(), 4);
-    assert_eq!(waiting.0, None, "the next start decides it by the mode, too");
+    assert_eq!(
+        waiting.0, None,
+        "the next start decides it by the mode, too"
+    );
     stop(&job, StopCheckpoint::Required).await;
 }
 
@@ -192,11 +195,19 @@ async fn what_vanishes_is_parked_with_its_position_and_goes_on_when_it_is_back()
     let kept = (Some(8), 1, Some("a".to_owned()));
     assert_eq!(position(&world.store.newest(), 1), kept);
     let committed = world.cluster.committed().pop().unwrap();
-    assert_eq!(committed, [(0, 6)].into(), "a broker would refuse the other");
+    assert_eq!(
+        committed,
+        [(0, 6)].into(),
+        "a broker would refuse the other"
+    );
 
     world.cluster.topic(Some(("a", 2)));
     world.until_assigned(1, 8).await;
-    assert_eq!(position(&world.store.newest(), 1), kept, "nothing was decided");
+    assert_eq!(
+        position(&world.store.newest(), 1),
+        kept,
+        "nothing was decided"
+    );
     let status = until_status(&job, "it is read", |status| status.parked.is_empty()).await;
     assert_eq!(
         status.partitions[&partition(1)].reason,
@@ -219,14 +230,22 @@ async fn a_recreated_topic_parks_its_partitions_until_somebody_decides() {
     world.cluster.topic(Some(("b", 2)));
     for number in [0, 1] {
         let parked = until_parked(&job, number, Code::TopicRecreated).await;
-        assert!(parked.detail.contains("id a then, b now"), "{}", parked.detail);
+        assert!(
+            parked.detail.contains("id a then, b now"),
+            "{}",
+            parked.detail
+        );
         assert_eq!(parked.offset, Some(offset(5)));
     }
     world.looked().await;
     checkpoint(&job).await;
     let newest = world.store.newest();
     assert_eq!(position(&newest, 0), (Some(5), 1, Some("a".to_owned())));
-    assert_eq!(world.cluster.committed().len(), 0, "it would mean other records");
+    assert_eq!(
+        world.cluster.committed().len(),
+        0,
+        "it would mean other records"
+    );
     let (kind, details) = world.store.events().pop().unwrap();
     assert_eq!(kind, "topic-recreated");
     assert_eq!(details["partitions"][0]["new_topic_id"], "b");
@@ -288,7 +307,11 @@ async fn a_partition_that_the_recreated_topic_lacks_is_gone() {
     world.cluster.topic(Some(("b", 1)));
     world.until_assigned(0, 0).await;
     let gone = until_parked(&job, 1, Code::PartitionGone).await;
-    assert!(gone.detail.contains("without this partition"), "{}", gone.detail);
+    assert!(
+        gone.detail.contains("without this partition"),
+        "{}",
+        gone.detail
+    );
     world.looked().await;
     world.cluster.topic(Some(("b", 2)));
     world.until_assigned(1, 0).await;
@@ -363,10 +386,7 @@ async fn a_decision_outlives_a_checkpoint_that_fails() {
 async fn what_the_spec_does_not_read_stays_in_every_checkpoint_and_out_of_the_group() {
     let world = World::watching(Some(("a", 1)));
     let job = world.start(Setup {
-        reasons: BTreeMap::from([
-            (1, StartReason::Detached),
-            (2, StartReason::PartitionGone),
-        ]),
+        reasons: BTreeMap::from([(1, StartReason::Detached), (2, StartReason::PartitionGone)]),
         partitions: BTreeMap::from([(0, Some(5)), (1, Some(5)), (2, Some(5))]),
         checkpoint: timing(SHORT, NEVER),
         ..watching()

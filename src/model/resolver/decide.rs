@@ -102,7 +102,10 @@ impl<'a> Resolution<'a> {
                 return self.kept(partition, StartReason::Detached);
             }
             Presence::Absent => {
-                if self.known(partition).is_some_and(|h| h.next_offset.is_some()) {
+                if self
+                    .known(partition)
+                    .is_some_and(|h| h.next_offset.is_some())
+                {
                     self.absent.push(partition.clone());
                 }
                 return self.kept(partition, StartReason::PartitionGone);

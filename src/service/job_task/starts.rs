@@ -25,8 +25,8 @@ use crate::{
         job_status::JobFailure,
         operation::Operation,
         resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
-        topic::TopicPartition,
         start::StartRequest,
+        topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
     service::{

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, earliest, with};
 use crate::support::{
-    producer::Load,
+    producer::{Load, Producer},
     unique,
     wait::{SOON, eventually},
 };
@@ -102,8 +102,10 @@ fn a_new_partition_is_read_from_its_first_record_within_the_interval_and_a_secon
     );
 
     scene.kafka.add_partitions(&scene.name, 2);
+    // One that knows the new partition already.
+    let producer = Producer::new(&scene.kafka);
     let began = Instant::now();
-    scene.produce(1, 10);
+    producer.produce(&scene.name, 1, 10);
     eventually("the first record of the new partition", SOON, || {
         let found = scene.server.log.since(0, &scene.name);
         found.get(&1).map(|_| ()).ok_or("none yet")
@@ -139,7 +141,7 @@ fn a_new_partition_is_read_from_its_first_record_within_the_interval_and_a_secon
     scene.server.kill();
     scene.server.boot();
     scene.await_exactly(mark, &[(1, 0..10)]);
-    scene.produce(1, 1);
+    producer.produce(&scene.name, 1, 1);
     scene.await_exactly(mark, &[(1, 0..11)]);
     scene.job.stop();
     assert_eq!(
@@ -159,15 +161,14 @@ fn partitions_added_under_load_lose_nothing_whenever_the_server_dies() {
     scene.job.put_spec(&with(spec, "/parallelism", json!(2)));
     scene.job.start(&json!({}));
     let mut ends = Vec::new();
-    for (partitions, point) in [
-        (3, "before-checkpoint-stored"),
-        (4, "checkpoint-stored"),
-    ] {
+    for (partitions, point) in [(3, "before-checkpoint-stored"), (4, "checkpoint-stored")] {
         scene.server.kill();
         scene.server.boot_to_crash(point);
+        // By then the start has seen the topic as it was.
+        scene.server.await_state(&scene.job, "running");
         scene.kafka.add_partitions(&scene.name, partitions);
         scene.partitions = partitions;
-        scene.produce(partitions - 1, 50);
+        Producer::new(&scene.kafka).produce(&scene.name, partitions - 1, 50);
         scene.server.await_crash();
         scene.server.boot();
         scene.server.await_state(&scene.job, "running");
@@ -210,13 +211,14 @@ fn topics_are_found_by_pattern() {
     }
     for name in ["a", "b"] {
         let wanted = [(1, (0..5).collect())].into();
-        scene.server.log.await_exactly(0, &topic(name), &wanted, SOON);
+        scene
+            .server
+            .log
+            .await_exactly(0, &topic(name), &wanted, SOON);
     }
-    eventually("nothing is waited for", SOON, || {
-        match scene.job.view() {
-            view if view["waiting"] == json!([]) => Ok(()),
-            view => Err(format!("{view:#}")),
-        }
+    eventually("nothing is waited for", SOON, || match scene.job.view() {
+        view if view["waiting"] == json!([]) => Ok(()),
+        view => Err(format!("{view:#}")),
     });
     assert_eq!(scene.server.log.since(0, &scene.name).len(), 0);
 
@@ -302,7 +304,7 @@ fn the_interval_changes_while_the_job_runs() {
     scene.job.start(&json!({}));
     let since = scene.job.view()["since"].clone();
     scene.kafka.add_partitions(&scene.name, 2);
-    scene.produce(1, 3);
+    Producer::new(&scene.kafka).produce(&scene.name, 1, 3);
     let applied = scene.job.put_spec(&spec("1s"));
     assert_eq!(
         (&applied["applies"], &applied["pending_fields"]),
@@ -328,10 +330,11 @@ fn new_partitions_begin_by_the_startup_mode_if_that_is_wanted() {
     // Written before anybody can look.
     scene.server.signal("-STOP");
     scene.kafka.add_partitions(&scene.name, 2);
-    scene.produce(1, 7);
+    let producer = Producer::new(&scene.kafka);
+    producer.produce(&scene.name, 1, 7);
     scene.server.signal("-CONT");
     scene.await_positions(&[(0, 0), (1, 7)]);
-    scene.produce(1, 1);
+    producer.produce(&scene.name, 1, 1);
     scene.await_exactly(0, &[(1, 7..8)]);
 }
 
