@@ -52,6 +52,7 @@ mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
+mod threads;
 pub mod topics;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};

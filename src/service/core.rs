@@ -23,6 +23,7 @@ use super::{
     error::{Result, ServiceError},
     next_steps::RefusedStart,
     oldest_unread::OldestUnread,
+    retention::LogStarts,
 };
 use crate::{
     engine::{
@@ -281,6 +282,7 @@ pub(crate) struct JobFacts {
     /// What the sink said; `None` inside for one that keeps no progress.
     pub(crate) sink: Source<Option<SinkHolds>>,
     pub(crate) unread: OldestUnread,
+    pub(crate) log_starts: LogStarts,
     pub(crate) window: HealthWindow,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
@@ -375,6 +377,7 @@ impl JobEntry {
                 sink_asked_at: None,
                 sink: Source::default(),
                 unread: OldestUnread::default(),
+                log_starts: LogStarts::default(),
                 window: HealthWindow::default(),
                 counters: Counters::default(),
                 has_task: false,

@@ -83,6 +83,8 @@ pub(crate) fn compare_now(
         // Both are asked only where somebody looks at them.
         sink: None,
         unread: None,
+        log_starts: None,
+        checkpoint_every: None,
         now,
     })
 }

@@ -18,6 +18,9 @@ mod queries;
 mod records;
 mod reset_offsets;
 mod restart;
+mod retention;
+#[cfg(test)]
+mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;

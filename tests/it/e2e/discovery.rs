@@ -11,9 +11,6 @@ use crate::support::{
     wait::{SOON, eventually},
 };
 
-/// The shortest interval.
-const INTERVAL: Duration = Duration::from_secs(1);
-
 fn latest() -> Value {
     json!({"mode": "latest"})
 }
@@ -28,11 +25,6 @@ fn watching(spec: Value) -> Value {
 }
 
 impl Scene {
-    fn watch(&self, startup_mode: &Value) {
-        self.job.put_spec(&watching(self.spec(startup_mode)));
-        self.job.start(&json!({}));
-    }
-
     /// A spec for all topics whose names begin with the scene's.
     fn by_pattern(&self, startup_mode: &Value) -> Value {
         let mut spec = watching(self.spec(startup_mode));
@@ -453,5 +445,4 @@ fn a_topic_recreated_under_a_running_job_is_read_from_its_first_record_by_policy
     }
     assert_eq!(scene.job.view()["since"], since, "the same run");
     assert_eq!(scene.job.view()["parked"], json!([]));
-    assert!(INTERVAL < SOON);
 }
