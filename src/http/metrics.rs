@@ -265,6 +265,25 @@ impl Page<'_, '_> {
             "handover_records_redelivered",
             "Records dropped in this run because the client delivered them twice",
             |job| one(job.redelivered),
+        )?;
+        self.discoveries()
+    }
+
+    fn discoveries(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_partitions_discovered",
+            "Partitions that this run has found since its start",
+            |job| one(job.discovery.as_ref().map(|looks| looks.discovered)),
+        )?;
+        self.gauges(
+            "handover_discovery_failing_looks",
+            "Looks for new partitions that failed since the last one that was answered",
+            |job| {
+                let looks = job.discovery.as_ref();
+                looks.map_or_else(Vec::new, |looks| {
+                    vec![(Vec::new(), i64::from(looks.failures))]
+                })
+            },
         )
     }
 
@@ -459,6 +478,7 @@ mod tests {
             records: None,
             bytes: None,
             redelivered: None,
+            discovery: None,
         }
     }
 

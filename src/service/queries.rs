@@ -8,7 +8,7 @@ use crate::model::{
     health::HealthStatus,
     ids::{CheckpointId, JobName},
     job_state::JobState,
-    job_status::CommitCounters,
+    job_status::{CommitCounters, DiscoveryStatus},
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
     topic::TopicPartition,
@@ -267,6 +267,8 @@ pub struct JobMetrics {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `None` when it does not run.
     pub redelivered: Option<u64>,
+    /// How the run looks for new partitions; `None` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.

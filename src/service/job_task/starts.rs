@@ -1,6 +1,6 @@
 //! How a run begins: the lease, the sink's claim, the decision, the stored positions, and only then the consumers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
@@ -24,8 +24,9 @@ use crate::{
         job_state::JobState,
         job_status::JobFailure,
         operation::Operation,
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
         start::StartRequest,
+        topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
     service::{
@@ -140,7 +141,10 @@ impl JobTask {
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claim, lease, checkpoint, cluster).await;
+        let reasons = resolved.partitions.iter();
+        let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
+        self.spawn(claim, lease, (checkpoint, reasons.collect()), cluster)
+            .await;
         Ok(report)
     }
 
@@ -370,7 +374,7 @@ impl JobTask {
         &mut self,
         claim: Claim,
         lease: JobLease,
-        start: Checkpoint,
+        (start, reasons): (Checkpoint, BTreeMap<TopicPartition, StartReason>),
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
@@ -383,6 +387,7 @@ impl JobTask {
             spec: row.spec.clone(),
             lease,
             start,
+            reasons,
             kafka: cluster,
             sink: Arc::clone(&sink),
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
@@ -409,11 +414,15 @@ impl JobTask {
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
         // The spec may have changed while the start was under way.
-        let declared = self.job.row().spec.checkpoint;
-        if declared != row.spec.checkpoint
-            && let Some(run) = &self.run
-        {
-            run.set_checkpointing(declared).await;
+        let declared = self.job.row().spec;
+        if let Some(run) = &self.run {
+            if declared.checkpoint != row.spec.checkpoint {
+                run.set_checkpointing(declared.checkpoint).await;
+            }
+            let discovery = declared.source.partition_discovery;
+            if discovery != row.spec.source.partition_discovery {
+                run.set_discovery(discovery).await;
+            }
         }
     }
 

@@ -145,9 +145,14 @@ impl KafkaCluster for ModelCluster {
                 name: TOPIC.to_owned(),
                 id: Some(TopicId("id".into())),
                 partitions: Some(partitions.collect()),
+                internal: false,
             }]
         })
         .await
+    }
+
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        self.ask("list topics", |_| vec![TOPIC.to_owned()]).await
     }
 
     async fn log_bounds(
@@ -306,6 +311,13 @@ impl Consumer for ModelConsumer {
             ));
             state.judge_assignment(self.epoch, partition.partition, next.get());
             self.positions.insert(partition.partition, next.get());
+        }
+        Ok(())
+    }
+
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        for partition in partitions {
+            self.positions.remove(&partition.partition);
         }
         Ok(())
     }

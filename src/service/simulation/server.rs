@@ -463,6 +463,7 @@ impl Server {
             spec: self.spec.clone(),
             lease,
             start,
+            reasons: std::collections::BTreeMap::new(),
             kafka,
             sink,
             store: Arc::clone(&self.store) as _,
@@ -586,7 +587,11 @@ impl Server {
             JobError::Fenced
             | JobError::Decode { .. }
             | JobError::Consumer(ConsumerError::OutOfRange { .. }) => true,
-            JobError::Consumer(ConsumerError::Kafka(_))
+            JobError::Consumer(
+                ConsumerError::Kafka(_)
+                | ConsumerError::TopicUnknown { .. }
+                | ConsumerError::TopicRecreated { .. },
+            )
             | JobError::Sink(_)
             | JobError::Store(_)
             | JobError::Panicked { .. } => false,

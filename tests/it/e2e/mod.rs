@@ -6,6 +6,7 @@
 mod bad_record;
 mod broker;
 mod changed_topics;
+mod discovery;
 mod group;
 mod group_reset;
 mod kills;
