@@ -18,6 +18,7 @@ use crate::model::{
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec},
     job_status::JobStatus,
+    limits::LimitsSpec,
     offset::Offset,
     start::StopCheckpoint,
     topic::TopicPartition,
@@ -98,6 +99,7 @@ pub(super) enum Command {
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     },
+    SetLimits(LimitsSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -236,5 +238,11 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Changes how fast the job may go, from now on, also for what is being held back.
+    pub async fn set_limits(&self, limits: LimitsSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
     }
 }

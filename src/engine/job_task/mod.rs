@@ -31,6 +31,7 @@ use super::{
     parked::{Decided, SkipWaiter},
     pending_positions::PendingPositions,
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    rate_limit::RateLimit,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -135,6 +136,7 @@ pub(super) struct JobTask {
     threads: Threads,
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
+    limit: Arc<RateLimit>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -194,6 +196,9 @@ impl JobTask {
             records: 0,
             bytes: 0,
             redelivered: 0,
+            limits: run.spec.limits,
+            throttled: false,
+            throttled_for: Duration::ZERO,
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
@@ -260,6 +265,7 @@ impl JobTask {
         Self {
             coordinator,
             subtasks: Vec::new(),
+            limit: Arc::new(RateLimit::new(run.spec.limits)),
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
@@ -378,6 +384,8 @@ impl JobTask {
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
+            limit: Arc::clone(&self.limit),
+            held: None,
             has_output: false,
         };
         self.tasks
@@ -615,6 +623,11 @@ impl JobTask {
                 at,
                 reply,
             }) => self.on_skip(partition, at, reply),
+            Some(Command::SetLimits(limits)) => {
+                self.run.spec.limits = limits;
+                self.limit.change(limits);
+                self.publish();
+            }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

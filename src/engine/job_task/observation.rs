@@ -15,7 +15,7 @@ use super::{Background, JobTask};
 use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent, error::KafkaError, fetcher::Counters,
-        parked::Decided, pending_positions,
+        parked::Decided, pending_positions, subtask::Activity,
     },
     model::{
         checkpoint::CheckpointKind,
@@ -151,6 +151,12 @@ impl JobTask {
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),
             redelivered: sum(|counters| &counters.redelivered),
+            limits: self.run.spec.limits,
+            throttled: self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.activity() == Activity::RateLimit),
+            throttled_for: self.limit.waited(),
             last_checkpoint: Some(self.last.clone()),
             in_progress: self.attempt.as_ref().map(|attempt| AttemptInProgress {
                 id: attempt.id,

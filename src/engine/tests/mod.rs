@@ -7,6 +7,7 @@
 mod checkpoints;
 mod cluster;
 mod failures;
+mod limits;
 mod parking;
 mod records;
 mod sink;
@@ -37,6 +38,7 @@ use crate::model::{
     errors_spec::Block,
     job::{CheckpointSpec, CommitToGroup, Format},
     job_status::JobStatus,
+    limits::LimitsSpec,
     start::StopCheckpoint,
     views::CheckpointReport,
 };
@@ -98,6 +100,7 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    limits: LimitsSpec,
 }
 
 impl Default for Setup {
@@ -107,6 +110,7 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            limits: LimitsSpec::default(),
         }
     }
 }
@@ -166,6 +170,7 @@ impl World {
         spec.errors.block = block;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
+        spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
