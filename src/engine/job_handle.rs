@@ -18,6 +18,7 @@ use crate::model::{
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
+    limits::LimitsSpec,
     offset::Offset,
     resolver::StartReason,
     start::StopCheckpoint,
@@ -110,6 +111,7 @@ pub(super) enum Command {
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     },
+    SetLimits(LimitsSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -260,5 +262,11 @@ impl JobHandle {
     pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
+    }
+
+    /// Changes how fast the job may go, from now on, also for what is being held back.
+    pub async fn set_limits(&self, limits: LimitsSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
     }
 }

@@ -48,6 +48,7 @@ mod job_task;
 mod parked;
 mod pending_positions;
 pub mod ports;
+mod rate_limit;
 mod record_reader;
 mod subtask;
 #[cfg(test)]

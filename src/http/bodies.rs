@@ -48,6 +48,10 @@ described! {
         startup_mode: StartupMode,
         /// When to checkpoint.
         checkpoint: Option<CheckpointTimesDocument>,
+        /// What follows a crash. Default: `exponential` with its defaults.
+        restart: Option<RestartDocument>,
+        /// How fast it may go. Default: as fast as it can.
+        limits: Option<LimitsDocument>,
         /// Where the records go.
         sink: SinkDocument,
     }
@@ -118,6 +122,63 @@ described! {
         /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
         #[schema(default = "0s", inline)]
         min_pause: Option<HumanDuration>,
+    }
+
+    /// What follows a crash; see docs/restarts.md.
+    #[serde(tag = "strategy", rename_all = "kebab-case", deny_unknown_fields)]
+    pub(super) enum RestartDocument {
+        /// The job fails at the first crash.
+        None,
+        /// A number of restarts, each after the same pause.
+        FixedDelay {
+            /// Restarts in a loop until the job fails.
+            #[schema(minimum = 1, maximum = 1_000_000)]
+            attempts: u32,
+            /// The pause before each.
+            #[schema(default = "1s", inline)]
+            delay: Option<HumanDuration>,
+        },
+        /// As many restarts as it takes, unless crashes come too often.
+        FailureRate {
+            /// Crashes within `interval` that are followed by a restart; one more fails the job.
+            #[schema(minimum = 1, maximum = 100)]
+            max_failures: u32,
+            /// In which time they are counted.
+            #[schema(default = "1m", inline)]
+            interval: Option<HumanDuration>,
+            /// The pause before each restart.
+            #[schema(default = "1s", inline)]
+            delay: Option<HumanDuration>,
+        },
+        /// As many restarts as it takes, each after a longer pause.
+        Exponential {
+            /// The first pause.
+            #[schema(default = "1s", inline)]
+            initial: Option<HumanDuration>,
+            /// The longest pause.
+            #[schema(default = "1m", inline)]
+            max: Option<HumanDuration>,
+            /// How much longer each pause is than the one before.
+            #[schema(default = 1.5, minimum = 1, maximum = 100)]
+            multiplier: Option<f64>,
+            /// By which part of itself a pause is made longer or shorter at random.
+            #[schema(default = 0.1, minimum = 0, maximum = 1)]
+            jitter: Option<f64>,
+            /// How long a run must last for the pauses to begin with the first one again.
+            #[schema(default = "1h", inline)]
+            reset_after: Option<HumanDuration>,
+        },
+    }
+
+    /// How much a job may give to its sink in a second, all its subtasks together.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct LimitsDocument {
+        /// Records in a second; no limit if it is left out.
+        #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
+        records_per_s: Option<u64>,
+        /// Bytes of keys and values in a second; no limit if it is left out.
+        #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
+        bytes_per_s: Option<u64>,
     }
 
     /// Where the records go.
@@ -425,10 +486,25 @@ mod tests {
         group_reset::ResetRequest,
         ids::JobName,
         job::{CheckpointSpec, JobSpec, PartitionDiscovery, SourceSpec},
+        limits::LimitsSpec,
+        restart::RestartStrategy,
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         skip::SkipRequest,
         start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     };
+
+    /// The members of each variant, by its tag.
+    fn variants<T: PartialSchema>() -> Vec<(Value, BTreeSet<String>)> {
+        let schema = serde_json::to_value(T::schema()).unwrap();
+        let variants = schema["oneOf"].as_array().unwrap().iter();
+        variants
+            .map(|variant| {
+                let members = variant["properties"].as_object().unwrap();
+                let tag = members["strategy"]["enum"].clone();
+                (tag, members.keys().cloned().collect())
+            })
+            .collect()
+    }
 
     fn members<T: PartialSchema>() -> BTreeSet<String> {
         let schema = serde_json::to_value(T::schema()).unwrap();
@@ -509,6 +585,8 @@ mod tests {
             members::<PartitionDiscoveryDocument>(),
             members::<PartitionDiscovery>()
         );
+        assert_eq!(members::<LimitsDocument>(), members::<LimitsSpec>());
+        assert_eq!(variants::<RestartDocument>(), variants::<RestartStrategy>());
         assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
         assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
         assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());

@@ -13,6 +13,7 @@
     reason = "the code that utoipa::path generates has them"
 )]
 
+mod attempts;
 mod bodies;
 mod checkpoints;
 mod conditional;
@@ -119,6 +120,7 @@ where
             checkpoints::trigger_checkpoint
         ))
         .routes(routes!(checkpoints::get_checkpoint))
+        .routes(routes!(attempts::list_attempts))
         .routes(routes!(offsets::inspect_offsets))
         .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))

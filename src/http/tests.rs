@@ -447,6 +447,7 @@ fn the_operations_have_the_names_that_users_know() {
         "skipRecord",
         "lookAtRecords",
         "triggerCheckpoint",
+        "listAttempts",
         "listCheckpoints",
         "getCheckpoint",
         "inspectOffsets",

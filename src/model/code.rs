@@ -134,7 +134,9 @@ codes! {
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";
     Superseded = "superseded", 409, "A later request took its place", "Nothing to do.";
     JobFailed = "job-failed", 409, "The job ended while the operation waited for it", "GET /api/v1/jobs/{job} shows the failure.";
-    Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. Start the job again: it resumes from its checkpoint.";
+    CrashLoop = "crash-loop", 409, "The job was started again after a crash", "GET /api/v1/jobs/{job}/attempts shows how each run ended, with the first cause of the loop. The spec's restart strategy says how it goes on.";
+    RateLimited = "rate-limited", 409, "The job's limits hold it back", "Nothing, if the limits are meant. They change at once: PATCH /api/v1/jobs/{job}/spec with another limits.records_per_s or bytes_per_s, or null.";
+    Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. The spec's restart strategy starts the job again from its checkpoint, or an operator does.";
     StateNotUsed = "state-not-used", 409, "The checkpoint is set aside by this start", "Read replayed, skipped and lost in the plan before starting.";
 }
 

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 
 use super::{
     duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
-    reader::ObjectReader, sink_spec::SinkSpec, startup_mode::StartupMode,
-    topic_pattern::TopicPattern,
+    limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
+    startup_mode::StartupMode, topic_pattern::TopicPattern,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -41,6 +41,14 @@ pub struct JobSpec {
     /// What happens when something would fail the same way again.
     #[serde(default)]
     pub errors: ErrorsSpec,
+    /// What follows a crash.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub restart: RestartStrategy,
+    /// How fast it may go.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub limits: LimitsSpec,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -230,6 +238,12 @@ impl JobSpec {
             Some(errors) => ErrorsSpec::read(errors),
             None => ErrorsSpec::default(),
         };
+        let restart = reader
+            .object("restart")
+            .map_or_else(RestartStrategy::default, RestartStrategy::read);
+        let limits = reader
+            .object("limits")
+            .map_or_else(LimitsSpec::default, LimitsSpec::read);
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -246,6 +260,8 @@ impl JobSpec {
             startup_mode: startup_mode?,
             checkpoint,
             errors,
+            restart,
+            limits,
             sink: sink?,
         })
     }
@@ -431,7 +447,8 @@ pub struct SpecChange {
 }
 
 impl JobSpec {
-    /// Compares with the spec a job runs under: labels, checkpoint timing and partition discovery change while running, the
+    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
+    /// change while running, the
     /// rest at the next start.
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
@@ -535,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_takes_labels_and_checkpoint_timing_at_once() {
+    fn a_running_job_takes_labels_timing_strategy_and_limits_at_once() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
             "startup_mode": {"mode": "earliest"},
@@ -545,6 +562,8 @@ mod tests {
         let mut changed = running.clone();
         changed.labels.insert("team".into(), "payments".into());
         changed.checkpoint.interval = HumanDuration::from_secs(5);
+        changed.restart = RestartStrategy::None;
+        changed.limits.records_per_s = Some(5);
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.parallelism = 2;
         changed.source.topics.push("more".into());

@@ -1,6 +1,6 @@
 //! What a running job shows of itself, and how it ended.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use super::{
     checkpoint::{CheckpointFailure, CheckpointKind, CheckpointPhases, GroupCommit},
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
+    limits::LimitsSpec,
     offset::Offset,
     parked::ParkedPartition,
     record::ConsumerRecord,
@@ -36,6 +37,12 @@ pub struct JobStatus {
     pub bytes: u64,
     /// Records dropped because they lay below the expected position (redelivered by the client).
     pub redelivered: u64,
+    /// The limits it is held to.
+    pub limits: LimitsSpec,
+    /// Whether a subtask has records that the limits hold back.
+    pub throttled: bool,
+    /// How long subtasks were held back in this run, all together.
+    pub throttled_for: Duration,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.

@@ -37,6 +37,7 @@ use crate::{
         job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
+        restart::CrashLoop,
         topic::TopicPartition,
         views::SourceStatus,
     },
@@ -350,11 +351,15 @@ impl<T> Source<T> {
     }
 }
 
-/// What happened to a job's checkpoints since this server started.
+/// What happened to a job since this server started.
+///
+/// `completed` and `failed` count checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
     pub(crate) completed: u64,
     pub(crate) failed: BTreeMap<String, u64>,
+    /// Runs that crashed.
+    pub(crate) crashes: u64,
 }
 
 impl JobEntry {
@@ -429,6 +434,7 @@ impl JobFacts {
             state @ (JobState::Stopped
             | JobState::Starting
             | JobState::Stopping
+            | JobState::BackingOff
             | JobState::Failed) => state,
         };
         self.state.unwrap_or((stored, self.row.state_since))
@@ -456,7 +462,30 @@ impl JobFacts {
             .iter()
             .any(|waiting| matches!(waiting.code, Code::KafkaUnreachable | Code::KafkaTimeout));
         all.extend(self.silent_brokers(now).filter(|_| !is_told));
+        all.extend(self.pause_after_crash());
         all
+    }
+
+    /// What is known of the crash loop that the job is in. A run that has lasted has ended it.
+    pub(crate) fn crash_loop(&self, now: DateTime<Utc>) -> Option<&CrashLoop> {
+        let lasts = self.status().is_some_and(|status| {
+            let ran_for = (now - status.since).to_std().unwrap_or_default();
+            ran_for >= self.row.spec.restart.loop_ends_after()
+        });
+        self.row.crash_loop.as_ref().filter(|_| !lasts)
+    }
+
+    fn pause_after_crash(&self) -> Option<Waiting> {
+        let crash_loop = self.row.crash_loop.as_ref()?;
+        if self.shown_state().0 != JobState::BackingOff {
+            return None;
+        }
+        let cause = &crash_loop.last_cause;
+        Some(Waiting {
+            code: cause.code,
+            since: cause.first_seen,
+            detail: crash_loop.pause(),
+        })
     }
 
     /// Has the run look at its topics at once if the brokers do not have one of its partitions, or have it in another topic

@@ -1,5 +1,6 @@
 //! What can be asked of the server, independent of HTTP.
 
+mod attempts;
 mod checkpoints;
 mod comparison;
 mod connections;
@@ -38,8 +39,8 @@ pub use self::{
     core::Settings,
     error::{Result, ServiceError},
     queries::{
-        Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
-        OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
+        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics,
+        JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
         ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
@@ -53,8 +54,9 @@ use crate::model::{
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
-        RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
+        AttemptList, CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView,
+        OperationList, RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView,
+        StartupModeView,
     },
 };
 use crate::{
@@ -372,6 +374,14 @@ impl Service {
         caller: &Caller,
     ) -> Result<Accepted> {
         self.ask_checkpoint(job, request, caller).await
+    }
+
+    /// Lists the runs of a job, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
+    pub async fn attempts(&self, job: &JobName, query: &AttemptQuery) -> Result<AttemptList> {
+        self.find_attempts(job, query).await
     }
 
     /// Lists checkpoints, newest first.

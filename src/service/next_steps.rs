@@ -13,6 +13,7 @@ use crate::model::{
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
     resolver::Blocker,
+    restart::CrashLoop,
     start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
     views::{Commands, DivergenceCause, JobLag, NextStep},
@@ -110,6 +111,8 @@ pub(crate) struct Situation<'a> {
     /// The last start, if it was refused.
     pub(crate) refused: Option<&'a RefusedStart>,
     pub(crate) restart_required: bool,
+    /// The crash loop that it is in.
+    pub(crate) crash_loop: Option<&'a CrashLoop>,
     /// The worst difference between group and checkpoint.
     pub(crate) divergence: Option<DivergenceCause>,
 }
@@ -125,6 +128,10 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
             Some(reason) => format!("starting, and waits: {}", wait(reason)),
         },
         JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
+        JobState::BackingOff => match situation.crash_loop {
+            Some(crash_loop) => format!("backing off: {}", crash_loop.pause()),
+            None => "backing off after a crash".to_owned(),
+        },
         JobState::Failed => match situation.failure {
             Some(failure) => format!("failed and needs a decision: {}", failure.summary),
             None => "failed and needs a decision".to_owned(),
@@ -213,6 +220,7 @@ pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
             steps
         }
         JobState::Stopping => Vec::new(),
+        JobState::BackingOff => after_crash(situation),
         JobState::Running => while_running(situation),
     };
     // What is away is the only thing that counts while something is away.
@@ -329,6 +337,21 @@ fn meaning(code: Code, choice: &Value) -> String {
         _ => "decide it",
     };
     format!("{what} ({member})")
+}
+
+fn after_crash(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    vec![
+        step(
+            "see how its last runs ended",
+            curl.get("/attempts?limit=10"),
+        ),
+        step(
+            "to start it now instead of after the pause",
+            curl.start(None),
+        ),
+        step("to call the restart off", curl.stop()),
+    ]
 }
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
@@ -616,6 +639,14 @@ mod tests {
                 )
             },
             case(
+                "backing off",
+                JobState::BackingOff,
+                HealthStatus::Waiting,
+                |_| {},
+                "backing off: restart 2 begins at 1970-01-01T00:00:00Z after a crash: cannot decode orders/3@90412: no JSON; the first of these crashes was: cannot decode orders/3@90412: no JSON",
+                &["/attempts?limit=10'", "/start?wait=30s'", "/stop?wait=60s'"],
+            ),
+            case(
                 "stopped",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -701,6 +732,13 @@ mod tests {
             group: None,
             unknown_partitions: 0,
         };
+        let crash_loop = CrashLoop {
+            restarts: 2,
+            first_cause: failure(Code::Panicked, false),
+            last_cause: failure(Code::Panicked, false),
+            failures: Vec::new(),
+            next_attempt_at: Some(DateTime::UNIX_EPOCH),
+        };
         for case in cases() {
             let health = Health {
                 status: case.health,
@@ -727,6 +765,7 @@ mod tests {
                 pending_start: None,
                 refused: None,
                 restart_required: false,
+                crash_loop: Some(&crash_loop),
                 divergence: None,
             };
             (case.change)(&mut situation);
@@ -822,6 +861,7 @@ mod tests {
             pending_start: Some(&pending),
             refused: None,
             restart_required: false,
+            crash_loop: None,
             divergence: None,
         };
         assert_eq!(

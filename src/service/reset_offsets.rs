@@ -290,12 +290,16 @@ pub(crate) fn refuse_unless_stopped(job: &JobEntry) -> Result<()> {
             Code::JobRunning,
             format!("job {} is about to start", job.name),
         ),
-        (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => {
-            ServiceError::new(
-                Code::JobRunning,
-                format!("job {} is {}", job.name, state.name()),
-            )
-        }
+        (
+            state @ (JobState::Starting
+            | JobState::Running
+            | JobState::Stopping
+            | JobState::BackingOff),
+            _,
+        ) => ServiceError::new(
+            Code::JobRunning,
+            format!("job {} is {}", job.name, state.name()),
+        ),
     };
     Err(error.job(&job.name))
 }

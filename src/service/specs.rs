@@ -13,7 +13,7 @@ use super::{
     startup_mode::{refuse_future_mode, stale_generation},
 };
 use crate::{
-    engine::{error::ErrorClass, ports::KafkaCluster, topics},
+    engine::{JobHandle, error::ErrorClass, ports::KafkaCluster, topics},
     model::{
         code::Code,
         field_error::FieldError,
@@ -371,18 +371,22 @@ fn group_taken(name: &JobName, spec: &JobSpec, other: &JobName) -> ServiceError 
     .job(name)
 }
 
-/// Labels, checkpoint timing and partition discovery count at once, everything else from the next start on.
+/// Checkpoint timing, limits and partition discovery count at once for the run. (Labels and the restart strategy are read from
+/// the spec itself, and everything else counts from the next start on.)
 async fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
     let run = job.shared().run.clone();
     if let Some(run) = run {
         // A run that is too busy to listen takes it at its next start.
-        let told = async {
-            run.set_checkpointing(spec.checkpoint.clone()).await;
-            run.set_discovery(spec.source.partition_discovery.clone())
-                .await;
-        };
-        drop(timeout(TELL_DEADLINE, told).await);
+        drop(timeout(TELL_DEADLINE, apply_live(&run, spec)).await);
     }
+}
+
+/// Gives a run what counts at once of a spec.
+pub(crate) async fn apply_live(run: &JobHandle, spec: &JobSpec) {
+    run.set_checkpointing(spec.checkpoint.clone()).await;
+    run.set_limits(spec.limits).await;
+    run.set_discovery(spec.source.partition_discovery.clone())
+        .await;
 }
 
 fn applied(

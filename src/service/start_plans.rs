@@ -550,6 +550,7 @@ impl Service {
             valid_until: kept.then_some(plan.valid_until),
             startup_mode: mode_effect(row, has_state),
             next,
+            catch_up_ms: row.spec.limits.time_for(plan.resolved.totals.to_read),
             resolved: plan.resolved,
         }
     }

@@ -414,7 +414,7 @@ fn already_so(request: &ModeRequest, row: &JobRow, has_checkpoint: bool) -> bool
 fn runs(job: &JobEntry) -> bool {
     matches!(
         job.state(),
-        JobState::Running | JobState::Starting | JobState::Stopping
+        JobState::Running | JobState::Starting | JobState::Stopping | JobState::BackingOff
     )
 }
 
@@ -493,6 +493,7 @@ mod tests {
             state_since: DateTime::UNIX_EPOCH,
             failure: None,
             failed_record: None,
+            crash_loop: None,
             pending_start: pending.map(|from| PendingStart {
                 id: "p".to_owned(),
                 from: serde_json::from_value(from.clone()).unwrap(),

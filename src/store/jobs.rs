@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     OperationOutcome, Result, Store,
+    attempts::{close_lost, keep_loop},
     events::note,
     leases::{Release, release_lease},
     operations::{finish, open_start},
@@ -21,6 +22,7 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
         operation::Operation,
+        restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
     },
@@ -47,6 +49,8 @@ pub struct JobRow {
     pub failure: Option<JobFailure>,
     /// The record that it failed at last, kept over stops and starts: only this one may be stepped over.
     pub failed_record: Option<FailedRecord>,
+    /// The crash loop that it is in, or that it gave up after.
+    pub crash_loop: Option<CrashLoop>,
     /// A start that was asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// The spec of the run; `None` unless a run has begun and not been settled.
@@ -57,6 +61,17 @@ pub struct JobRow {
     pub owner: Option<OwnerRow>,
     /// When it was first put.
     pub created_at: DateTime<Utc>,
+}
+
+impl JobRow {
+    /// When the next run begins, for a job that backs off after a crash.
+    #[must_use]
+    pub fn backs_off_until(&self) -> Option<DateTime<Utc>> {
+        self.crash_loop
+            .as_ref()
+            .filter(|_| self.state == JobState::BackingOff)?
+            .next_attempt_at
+    }
 }
 
 /// The spec under which a job runs.
@@ -426,6 +441,11 @@ async fn settle(
     )
     .await?;
     forget_run(connection, lease.job).await?;
+    // What is open still was not ended by whoever ran it.
+    close_lost(connection, lease.job).await?;
+    if settlement.desired == Some(DesiredState::Stopped) {
+        keep_loop(connection, lease.job, None).await?;
+    }
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
         "UPDATE jobs SET desired_state = coalesce($2, desired_state) WHERE uid = $1",
@@ -656,7 +676,8 @@ async fn select(
     let rows = sqlx::query!(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
                   j.failure AS "failure: Json<JobFailure>",
-                  j.failed_record AS "failed_record: Json<FailedRecord>", j.pending_start AS "pending_start: Json<PendingStart>",
+                  j.failed_record AS "failed_record: Json<FailedRecord>", j.crash_loop AS "crash_loop: Json<CrashLoop>",
+                  j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
            FROM jobs j JOIN job_leases l ON l.job_uid = j.uid LEFT JOIN instances i ON i.incarnation = l.owner
@@ -680,6 +701,7 @@ async fn select(
                 state_since: row.state_since,
                 failure: row.failure.map(|failure| failure.0),
                 failed_record: row.failed_record.map(|record| record.0),
+                crash_loop: row.crash_loop.map(|crash_loop| crash_loop.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {
                     generation,

@@ -12,6 +12,7 @@
 //! Statements are checked at compile time against the migrations (`.sqlx/`). Times that decide anything come from the
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
 
+mod attempts;
 mod checkpoints;
 mod deletions;
 mod errors;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
+pub use attempts::AttemptEnd;
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
 pub use deletions::HistoryEntry;
 pub use jobs::{CancelStart, JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};

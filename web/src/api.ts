@@ -82,6 +82,41 @@ export interface Failure {
   record?: FailedRecord | null;
 }
 
+/** Crashes that follow each other: which restart it is, when the next one comes, and what the first and newest ended with. */
+export interface CrashLoop {
+  restart: number;
+  of?: number | null;
+  next_attempt_at?: string | null;
+  first_cause?: Failure | null;
+  last_cause?: Failure | null;
+}
+
+/** How fast a job may go; `null` where there is no limit. */
+export interface Limits {
+  records_per_s?: number | null;
+  bytes_per_s?: number | null;
+  throttled?: boolean | null;
+}
+
+/** One run of a job; `ended_at` and `outcome` are `null` while it runs. */
+export interface Attempt {
+  attempt: number;
+  kind: string;
+  started_at: string;
+  ended_at: string | null;
+  outcome: string | null;
+  cause?: Failure | null;
+  first_of_loop?: boolean;
+  records?: number | null;
+  instance?: string;
+  epoch?: number | null;
+}
+
+export interface AttemptPage {
+  items: Attempt[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -93,6 +128,8 @@ export interface JobView extends JobItem {
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
   discovery?: Discovery | null;
+  crash_loop?: CrashLoop | null;
+  limits?: Limits | null;
   warnings?: Reason[];
 }
 
@@ -199,6 +236,7 @@ const MAX_PAGES = 40;
 export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
+  attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

@@ -33,6 +33,7 @@ use super::{
     parked::SkipWaiter,
     pending_positions::{LookedUp, PendingPositions},
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
+    rate_limit::RateLimit,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -146,6 +147,7 @@ pub(super) struct JobTask {
     threads: Threads,
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
+    limit: Arc<RateLimit>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -223,6 +225,9 @@ impl JobTask {
             records: 0,
             bytes: 0,
             redelivered: 0,
+            limits: run.spec.limits,
+            throttled: false,
+            throttled_for: Duration::ZERO,
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
@@ -308,6 +313,7 @@ impl JobTask {
             against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
+            limit: Arc::new(RateLimit::new(run.spec.limits)),
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
@@ -431,6 +437,8 @@ impl JobTask {
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
+            limit: Arc::clone(&self.limit),
+            held: None,
             has_output: false,
         };
         self.tasks
@@ -670,6 +678,11 @@ impl JobTask {
                 at,
                 reply,
             }) => self.on_skip(partition, at, reply),
+            Some(Command::SetLimits(limits)) => {
+                self.run.spec.limits = limits;
+                self.limit.change(limits);
+                self.publish();
+            }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

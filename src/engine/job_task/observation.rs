@@ -16,6 +16,7 @@ use crate::{
         error::KafkaError,
         fetcher::Counters,
         pending_positions::{self, LookedUp},
+        subtask::Activity,
     },
     model::{
         checkpoint::CheckpointKind,
@@ -175,6 +176,12 @@ impl JobTask {
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),
             redelivered: sum(|counters| &counters.redelivered),
+            limits: self.run.spec.limits,
+            throttled: self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.activity() == Activity::RateLimit),
+            throttled_for: self.limit.waited(),
             last_checkpoint: Some(self.last.clone()),
             in_progress: self.attempt.as_ref().map(|attempt| AttemptInProgress {
                 id: attempt.id,

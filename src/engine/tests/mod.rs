@@ -8,6 +8,7 @@ mod checkpoints;
 mod cluster;
 mod discovery;
 mod failures;
+mod limits;
 mod parking;
 mod records;
 mod sink;
@@ -38,6 +39,7 @@ use crate::model::{
     errors_spec::Block,
     job::{CheckpointSpec, CommitToGroup, Format, SourceSpec},
     job_status::JobStatus,
+    limits::LimitsSpec,
     resolver::StartReason,
     start::StopCheckpoint,
     subtask::owner,
@@ -106,6 +108,7 @@ struct Setup {
     /// Partitions that the start only keeps.
     reasons: BTreeMap<i32, StartReason>,
     source: fn(&mut SourceSpec),
+    limits: LimitsSpec,
 }
 
 impl Default for Setup {
@@ -118,6 +121,7 @@ impl Default for Setup {
             topic_id: None,
             reasons: BTreeMap::new(),
             source: |_| {},
+            limits: LimitsSpec::default(),
         }
     }
 }
@@ -178,6 +182,7 @@ impl World {
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
         (setup.source)(&mut spec.source);
+        spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }

@@ -17,6 +17,7 @@ use crate::{
         ports::{CheckpointStore, JobLease, KafkaCluster},
     },
     model::{
+        attempt::AttemptKind,
         checkpoint::Checkpoint,
         code::Code,
         health::HealthWindow,
@@ -25,6 +26,7 @@ use crate::{
         job_status::JobFailure,
         operation::Operation,
         resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
+        restart::CrashLoop,
         start::StartRequest,
         topic::TopicPartition,
         views::{RestartReport, StartReport},
@@ -35,6 +37,7 @@ use crate::{
         next_steps::RefusedStart,
         operations::already_running,
         sink_progress::{self, make_sink},
+        specs::apply_live,
         start_plans::{
             Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
             what_changed_outside,
@@ -51,12 +54,15 @@ impl JobTask {
             }
             return;
         }
-        self.show(JobState::Starting);
-        let failed_before = {
+        let before = {
             let mut facts = self.job.shared();
             facts.refused = None;
-            facts.row.failure.take()
+            Before {
+                backs_off: facts.shown_state().0 == JobState::BackingOff,
+                failure: facts.row.failure.take(),
+            }
         };
+        self.show(JobState::Starting);
         let outcome = self.try_start(asked).await;
         self.job.shared().waiting.clear();
         match outcome {
@@ -87,7 +93,7 @@ impl JobTask {
                 tracing::warn!(job = %self.job.name, detail, "the start is tried again");
                 self.start_later();
             }
-            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, before).await,
         }
     }
 
@@ -126,9 +132,25 @@ impl JobTask {
             claim.sink.identity(),
             core.now(),
         );
+        let kind = match asked {
+            None => self.next_kind,
+            Some(asked) if asked.restarting.is_some() => AttemptKind::Restart,
+            Some(_) => AttemptKind::Start,
+        };
+        // An operator who starts a job has seen what it crashed of.
+        let crash_loop = row
+            .crash_loop
+            .clone()
+            .filter(|_| kind.is_automatic())
+            .map(|crash_loop| CrashLoop {
+                next_attempt_at: None,
+                ..crash_loop
+            });
         let record = StartRecord {
             generation: row.generation,
             spec: row.spec.clone(),
+            kind,
+            crash_loop: crash_loop.clone(),
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
@@ -140,6 +162,7 @@ impl JobTask {
             Ok(())
         })
         .await?;
+        self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, checkpoint.id);
         let reasons = resolved.partitions.iter();
         let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
@@ -238,7 +261,7 @@ impl JobTask {
 
     /// Takes the lease, or goes on with the one that is held.
     pub(super) async fn own(&mut self, operation: Option<&Operation>) -> Step<JobLease> {
-        if let Some(lease) = self.lease {
+        if let Some(lease) = self.lease.filter(|_| !self.lease_is_used) {
             return Ok(lease);
         }
         let core = Arc::clone(&self.core);
@@ -261,6 +284,7 @@ impl JobTask {
             .await?;
         CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -410,29 +434,30 @@ impl JobTask {
         self.run = Some(run);
         self.sink = Some(sink);
         self.failed_run = false;
+        self.lease_is_used = true;
+        self.next_kind = AttemptKind::Recovery;
         self.show(JobState::Running);
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
         // The spec may have changed while the start was under way.
         let declared = self.job.row().spec;
-        if let Some(run) = &self.run {
-            if declared.checkpoint != row.spec.checkpoint {
-                run.set_checkpointing(declared.checkpoint).await;
-            }
-            let discovery = declared.source.partition_discovery;
-            if discovery != row.spec.source.partition_discovery {
-                run.set_discovery(discovery).await;
-            }
+        if let Some(run) = &self.run
+            && (
+                &declared.checkpoint,
+                &declared.limits,
+                &declared.source.partition_discovery,
+            ) != (
+                &row.spec.checkpoint,
+                &row.spec.limits,
+                &row.spec.source.partition_discovery,
+            )
+        {
+            apply_live(run, &declared).await;
         }
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    pub(super) async fn refuse_start(
-        &mut self,
-        asked: Option<&Asked>,
-        error: ServiceError,
-        failed_before: Option<JobFailure>,
-    ) {
+    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
         if !error.blockers.is_empty() {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
@@ -450,12 +475,15 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return self.finish(operation, &outcome).await;
         };
+        if before.backs_off {
+            return self.back_off_again(operation, &outcome, &lease).await;
+        }
         let core = Arc::clone(&self.core);
         let settled = self
             .settle(|| async {
                 let ended = Some((&operation.id, &outcome));
                 let store = &core.store;
-                match &failed_before {
+                match &before.failure {
                     None => {
                         store
                             .refuse_start(&lease, ended, asked.desired_if_refused())
@@ -476,7 +504,7 @@ impl JobTask {
             return;
         }
         self.lease = None;
-        match &failed_before {
+        match &before.failure {
             None => {
                 let desired = asked.desired_if_refused();
                 self.show_row(JobState::Stopped, Some(desired), None);
@@ -486,6 +514,34 @@ impl JobTask {
         self.core.announce(&operation.id);
         self.core.refresh(&self.job).await;
     }
+
+    /// A refused start leaves a job that backs off as it was: it begins by itself when its pause is over.
+    async fn back_off_again(
+        &mut self,
+        operation: &Operation,
+        outcome: &OperationOutcome,
+        lease: &JobLease,
+    ) {
+        let store = &self.core.store;
+        let settled = self
+            .settle(|| async {
+                let state = JobState::BackingOff;
+                Ok(store.set_state(lease, state, None).await?)
+            })
+            .await;
+        if matches!(settled, Err(Trouble::Fenced)) {
+            self.lease = None;
+        }
+        self.next_kind = AttemptKind::AfterCrash;
+        self.show_row(JobState::BackingOff, None, None);
+        self.finish(operation, outcome).await;
+    }
+}
+
+/// How the job stood before a start.
+struct Before {
+    failure: Option<JobFailure>,
+    backs_off: bool,
 }
 
 pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {

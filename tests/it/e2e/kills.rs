@@ -1,5 +1,6 @@
 //! `kill -9`, again and again.
 
+mod backing_off;
 mod crash_points;
 
 use std::{collections::BTreeMap, time::Duration};

@@ -120,6 +120,10 @@ impl Api {
         self.expect(&Method::PUT, path, Some(body))
     }
 
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Value {
+        self.expect(&Method::PATCH, path, Some(body))
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         self.expect(&Method::POST, path, Some(body))
     }
