@@ -350,11 +350,11 @@ impl Consumer for ModelConsumer {
         for number in order {
             let position = self.positions.get_mut(number).unwrap();
             let log = &state.broker.logs[number];
-            let start = log.start;
+            let (start, end) = (log.start, log.end());
             if !log.has_leader || self.lost.contains(number) || state.happens(200) {
                 continue;
             }
-            if *position < start {
+            if *position < start || *position > end {
                 if !runs.is_empty() {
                     continue;
                 }

@@ -168,7 +168,7 @@ impl State {
             .into_iter()
             .filter(|at| !self.judge.has.contains(&(number, *at)))
             .collect();
-        if !missing.is_empty() || to > log.end() {
+        if !missing.is_empty() || to > log.end().max(from) {
             self.violation(format_args!(
                 "I1: checkpoint {id} says orders/{number}:{to}, and the sink does not have {missing:?}"
             ));
@@ -200,13 +200,11 @@ impl State {
         let log = &self.broker.logs[&number];
         let (start, end) = (log.start, log.end());
         let is_bad = |at: i64| log.entry(at) == Some(Entry::Bad);
+        let by_operator = licence.is_some_and(|licence| licence.moves.contains(&number));
         let allowed = match (kind, stood) {
             // For the first time.
             (_, None) => true,
-            (CheckpointKind::Start, Some(stood)) => {
-                let by_operator = licence.is_some_and(|licence| licence.moves.contains(&number));
-                by_operator || stood < start
-            }
+            (CheckpointKind::Start, Some(stood)) => by_operator || stood < start || stood > end,
             // Exactly one record, and one that nobody can process; what lies before it is in the sink.
             (_, Some(stood)) => {
                 let before = log.records(stood, next - 1);
@@ -217,7 +215,8 @@ impl State {
                         .all(|at| self.judge.has.contains(&(number, *at)))
             }
         };
-        if !allowed || next > end {
+        // A number that an operator names is held against the log only where a leader tells its end.
+        if !allowed || (next > end && !by_operator) {
             self.violation(format_args!(
                 "I2: {kind:?} {id} moves orders/{number} from {stood:?} to {next}, the log is {start}..{end}"
             ));
@@ -288,7 +287,7 @@ impl State {
         };
         let log = &self.broker.logs[&number];
         let passed = log.records(read.get(), to.get());
-        if to < read || !passed.is_empty() || to.get() > log.end() {
+        if to < read || !passed.is_empty() || to.get() > log.end().max(read.get()) {
             let end = log.end();
             self.violation(format_args!(
                 "I6: checkpoint {id} has orders/{number}:{to}, the sink was given everything before {read}; passed over: {passed:?}, the log ends at {end}"
