@@ -396,6 +396,9 @@ impl JobTask {
         &mut self,
         note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
+        if self.is_fenced() {
+            return;
+        }
         if self.open_notes >= OPEN_NOTES {
             tracing::debug!("the store is away: a note for the history is left out");
             return;

@@ -465,7 +465,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+        if self.is_fenced() {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -577,9 +577,14 @@ impl JobTask {
         }
     }
 
+    /// Whether the run has ended because its lease is lost: the history is another owner's then.
+    fn is_fenced(&self) -> bool {
+        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
+    }
+
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
             return;
         }
         let (id, phases, outcome) = (

@@ -1,6 +1,10 @@
 //! A model of the brokers: logs with records, markers and bad records, leaders that go, fronts that are cut off, a group.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
@@ -124,6 +128,7 @@ impl KafkaCluster for ModelCluster {
             epoch: self.epoch,
             subtask: settings.subtask,
             positions: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }))
     }
 
@@ -241,6 +246,8 @@ struct ModelConsumer {
     epoch: i64,
     subtask: u32,
     positions: BTreeMap<i32, i64>,
+    /// Partitions whose position the log does not hold: that is told once.
+    lost: BTreeSet<i32>,
 }
 
 /// The values of a batch; each record has the offset as its key, so that the sink can tell what it was given.
@@ -311,6 +318,18 @@ impl Consumer for ModelConsumer {
             ));
             state.judge_assignment(self.epoch, partition.partition, next.get());
             self.positions.insert(partition.partition, next.get());
+            self.lost.remove(&partition.partition);
+        }
+        Ok(())
+    }
+
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        for partition in partitions {
+            self.world.state().trace.note(format_args!(
+                "server {} e{} leaves {partition}",
+                self.server, self.epoch
+            ));
+            self.positions.remove(&partition.partition);
         }
         Ok(())
     }
@@ -343,11 +362,15 @@ impl Consumer for ModelConsumer {
         for number in order {
             let position = self.positions.get_mut(number).unwrap();
             let log = &state.broker.logs[number];
-            let start = log.start;
-            if !log.has_leader || state.happens(200) {
+            let (start, end) = (log.start, log.end());
+            if !log.has_leader || self.lost.contains(number) || state.happens(200) {
                 continue;
             }
-            if *position < start {
+            if *position < start || *position > end {
+                if !runs.is_empty() {
+                    continue;
+                }
+                self.lost.insert(*number);
                 return Err(ConsumerError::OutOfRange {
                     partition: partition(*number),
                     position: offset(*position),

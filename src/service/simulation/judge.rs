@@ -43,9 +43,11 @@ pub(super) struct Judge {
     pub(super) decisions: BTreeMap<(i32, CheckpointId), i64>,
     /// By the number of the start's checkpoint.
     pub(super) licences: BTreeMap<(i64, CheckpointId), Licence>,
+    /// Partitions that the run does not read for the moment, as the server shows it: code and position.
+    pub(super) parked: BTreeMap<i32, (Code, Option<i64>)>,
     /// Record offsets that the sink has, by partition.
     pub(super) has: BTreeSet<(i32, i64)>,
-    assigned: BTreeSet<(i64, i32)>,
+    assigned: BTreeSet<(i64, i32, CheckpointId)>,
     committed: Option<(i64, CheckpointId)>,
     /// Records that an at-least-once sink got again.
     pub(super) repeats: u64,
@@ -61,16 +63,15 @@ pub(super) struct Judge {
 }
 
 impl State {
-    pub(super) fn judge_checkpoint(&mut self, checkpoint: &Checkpoint) {
+    /// A completed checkpoint is about to be stored; `begins` where no run stands behind it that moves positions.
+    pub(super) fn judge_checkpoint(&mut self, checkpoint: &Checkpoint, begins: bool) {
         let (id, kind) = (checkpoint.id, checkpoint.kind);
         self.judge.checkpoints += 1;
         self.judge.starts += u64::from(kind == CheckpointKind::Start);
         self.judge.skips += u64::from(kind == CheckpointKind::Skip);
-        if self.store.next_id() > id {
-            let next = self.store.next_id();
-            self.violation(format_args!(
-                "I2: checkpoint {id} is stored, {next} would follow"
-            ));
+        let last = self.store.completed.keys().next_back().copied();
+        if last.is_some_and(|last| last >= id) {
+            self.violation(format_args!("I2: checkpoint {id} is stored after {last:?}"));
         }
         let newest = self.store.newest().cloned();
         let key = (checkpoint.epoch.0, id);
@@ -97,7 +98,7 @@ impl State {
             match before {
                 Some((stood, position_id)) if position_id == now.position_id => match (stood, next) {
                     (Some(stood), Some(next)) => {
-                        self.judge_advance(kind, id, number, position_id, (stood, next));
+                        self.judge_advance(begins, id, number, position_id, (stood, next));
                     }
                     (None, None) => {}
                     _ => self.violation(format_args!(
@@ -122,7 +123,7 @@ impl State {
     /// The same run of positions goes on.
     fn judge_advance(
         &mut self,
-        kind: CheckpointKind,
+        begins: bool,
         id: CheckpointId,
         number: i32,
         position_id: CheckpointId,
@@ -136,7 +137,6 @@ impl State {
         let at = super::broker::partition(number);
         let sink = self.target.progress.get(&at).copied();
         let sink = sink.filter(|sink| sink.position_id == position_id);
-        let begins = matches!(kind, CheckpointKind::Start | CheckpointKind::Skip);
         if self.judge.once && begins {
             let expected = sink.map_or(stood, |sink| sink.next_offset.get());
             self.judge.rolled_forward += u64::from(expected > stood);
@@ -168,7 +168,7 @@ impl State {
             .into_iter()
             .filter(|at| !self.judge.has.contains(&(number, *at)))
             .collect();
-        if !missing.is_empty() || to > log.end() {
+        if !missing.is_empty() || to > log.end().max(from) {
             self.violation(format_args!(
                 "I1: checkpoint {id} says orders/{number}:{to}, and the sink does not have {missing:?}"
             ));
@@ -200,18 +200,23 @@ impl State {
         let log = &self.broker.logs[&number];
         let (start, end) = (log.start, log.end());
         let is_bad = |at: i64| log.entry(at) == Some(Entry::Bad);
+        let by_operator = licence.is_some_and(|licence| licence.moves.contains(&number));
         let allowed = match (kind, stood) {
             // For the first time.
             (_, None) => true,
-            (CheckpointKind::Start, Some(stood)) => {
-                let by_operator = licence.is_some_and(|licence| licence.moves.contains(&number));
-                by_operator || stood < start
+            (CheckpointKind::Start, Some(stood)) => by_operator || stood < start || stood > end,
+            // Exactly one record, and one that nobody can process; what lies before it is in the sink.
+            (_, Some(stood)) => {
+                let before = log.records(stood, next - 1);
+                next > stood
+                    && is_bad(next - 1)
+                    && before
+                        .iter()
+                        .all(|at| self.judge.has.contains(&(number, *at)))
             }
-            // Exactly one record, and one that nobody can process.
-            (CheckpointKind::Skip, Some(stood)) => next > stood && is_bad(next - 1),
-            _ => false,
         };
-        if !allowed || next > end {
+        // A number that an operator names is held against the log only where a leader tells its end.
+        if !allowed || (next > end && !by_operator) {
             self.violation(format_args!(
                 "I2: {kind:?} {id} moves orders/{number} from {stood:?} to {next}, the log is {start}..{end}"
             ));
@@ -233,13 +238,19 @@ impl State {
         let of_epoch = self.store.completed.values().rev();
         let stored = of_epoch
             .filter(|checkpoint| checkpoint.epoch.0 == epoch)
-            .find_map(|checkpoint| checkpoint.positions.get(&at)?.next_offset);
-        if stored.map(Offset::get) != Some(next) {
+            .find_map(|checkpoint| {
+                let stored = checkpoint.positions.get(&at)?;
+                Some((stored.next_offset?, stored.position_id))
+            });
+        if stored.map(|(stored, _)| stored.get()) != Some(next) {
             self.violation(format_args!(
                 "plan: e{epoch} reads {at} from {next}, stored is {stored:?}"
             ));
         }
-        if !self.judge.assigned.insert((epoch, number)) {
+        let Some((_, position_id)) = stored else {
+            return;
+        };
+        if !self.judge.assigned.insert((epoch, number, position_id)) {
             self.violation(format_args!("plan: e{epoch} is given {at} twice"));
         }
     }
@@ -276,7 +287,7 @@ impl State {
         };
         let log = &self.broker.logs[&number];
         let passed = log.records(read.get(), to.get());
-        if to < read || !passed.is_empty() || to.get() > log.end() {
+        if to < read || !passed.is_empty() || to.get() > log.end().max(read.get()) {
             let end = log.end();
             self.violation(format_args!(
                 "I6: checkpoint {id} has orders/{number}:{to}, the sink was given everything before {read}; passed over: {passed:?}, the log ends at {end}"

@@ -169,6 +169,11 @@ impl Scenario {
             2 => json!({"mode": "timestamp", "timestamp": "2024-10-04T00:00:02Z"}),
             _ => json!({"mode": "earliest"}),
         };
+        let block = if state.happens(500) {
+            "partition"
+        } else {
+            "job"
+        };
         let parallelism = state.chance.u32(1..4);
         let interval = state.chance.u64(300..4_000);
         let once = state.happens(750);
@@ -182,7 +187,7 @@ impl Scenario {
         let bad_records = if state.happens(300) { 10 } else { 0 };
         let servers = state.chance.usize(1..3);
         state.trace.note(format_args!(
-            "{partitions} partitions, {parallelism} subtasks, {servers} servers, once {once}, {mode}, every {interval} ms"
+            "{partitions} partitions, {parallelism} subtasks, {servers} servers, once {once}, {mode}, every {interval} ms, a failure stops the {block}"
         ));
         drop(guard);
         let place = || Place {
@@ -193,7 +198,7 @@ impl Scenario {
         };
         Self {
             world,
-            spec: spec(parallelism, &mode, interval),
+            spec: spec(parallelism, &mode, interval, block),
             once,
             places: (0..servers).map(|_| place()).collect(),
             undos: Vec::new(),
@@ -522,7 +527,7 @@ impl Scenario {
 
     /// Does something with the job, or what it takes to have it run.
     fn operate(&mut self, in_peace: bool) {
-        let (shown, desired, failure, record, busy) = {
+        let (shown, desired, failure, record, busy, parked) = {
             let state = self.world.state();
             let store = &state.store;
             (
@@ -531,12 +536,18 @@ impl Scenario {
                 store.failure,
                 store.failed_record.clone(),
                 store.operation.is_some(),
+                state.judge.parked.clone(),
             )
         };
         if busy {
             return;
         }
         let roll = self.world.state().chance.u32(0..100);
+        if shown == JobState::Running && (in_peace || roll < 50) {
+            if let Some((number, (code, at))) = parked.first_key_value() {
+                return self.release(*number, *code, *at);
+            }
+        }
         match shown {
             JobState::Failed => {
                 let is_blocked = failure == Some(Code::BlockedOnRecord);
@@ -554,7 +565,7 @@ impl Scenario {
             }
             JobState::Stopped if desired == DesiredState::Stopped => {
                 let request = if in_peace {
-                    StartRequest::auto()
+                    self.remedy(roll)
                 } else {
                     self.request(roll)
                 };
@@ -562,7 +573,7 @@ impl Scenario {
             }
             _ if in_peace => {
                 if desired == DesiredState::Stopped {
-                    self.ask(Asked::Start(StartRequest::auto()));
+                    self.ask(Asked::Start(self.remedy(roll)));
                 }
             }
             _ if roll < 25 => {
@@ -594,6 +605,22 @@ impl Scenario {
                 };
                 self.ask(Asked::Stop(how[roll as usize % 3], time));
             }
+        }
+    }
+
+    /// Has a parked partition go on: behind its record, or by a start that decides.
+    fn release(&mut self, number: i32, code: Code, at: Option<i64>) {
+        match at.and_then(Offset::new) {
+            Some(offset) if code == Code::BlockedOnRecord => self.ask(Asked::Skip(SkipRequest {
+                topic: TOPIC.to_owned(),
+                partition: number,
+                offset,
+                reason: None,
+            })),
+            _ => self.ask(Asked::Stop(
+                StopCheckpoint::BestEffort,
+                Duration::from_secs(10),
+            )),
         }
     }
 

@@ -192,6 +192,7 @@ impl Server {
         if row.owned_by_other && self.run.is_none() {
             return;
         }
+        self.show_parked();
         let may_start = Instant::now() >= self.start_at;
         match row.operation.clone() {
             Some(operation) => match &operation.asked {
@@ -200,7 +201,14 @@ impl Server {
                 Asked::Start(request) if may_start => {
                     self.start(&row, Some((&operation, request))).await;
                 }
-                Asked::Skip(_) if self.run.is_some() => self.finish(&operation).await,
+                Asked::Skip(request) if self.run.is_some() => {
+                    if let Some(run) = self.run.clone() {
+                        let at = request.topic_partition();
+                        let skipped = run.skip(at, request.offset);
+                        drop(timeout(Duration::from_secs(10), skipped).await);
+                    }
+                    self.finish(&operation).await;
+                }
                 Asked::Skip(_) if may_start => self.skip(&row, &operation).await,
                 Asked::Start(_) | Asked::Skip(_) => {}
             },
@@ -212,6 +220,21 @@ impl Server {
                 (DesiredState::Stopped, _) => self.settle_leftovers(&row).await,
             },
         }
+    }
+
+    fn show_parked(&self) {
+        let parked = match &self.run {
+            Some(run) => {
+                let status = run.status();
+                let parked = status.parked.iter().map(|(at, parked)| {
+                    let stands = parked.offset.map(|offset| offset.get());
+                    (at.partition, (parked.code, stands))
+                });
+                parked.collect()
+            }
+            None => std::collections::BTreeMap::new(),
+        };
+        self.world.state().judge.parked = parked;
     }
 
     // Starts.
@@ -913,11 +936,17 @@ async fn keep_lease(
 }
 
 /// The document of the job.
-pub(super) fn spec(parallelism: u32, mode: &serde_json::Value, interval_ms: u64) -> JobSpec {
+pub(super) fn spec(
+    parallelism: u32,
+    mode: &serde_json::Value,
+    interval_ms: u64,
+    block: &str,
+) -> JobSpec {
     let document = serde_json::json!({
         "source": {"connection": "main", "topics": [TOPIC], "format": "json",
                    "on_missing_group_offset": "earliest"},
         "startup_mode": mode,
+        "errors": {"block": block},
         "sink": {"type": "blackhole"},
     });
     let name = JobName::new("orders").unwrap();

@@ -236,7 +236,12 @@ impl State {
     }
 
     /// Keeps a completed checkpoint. `false`: it was kept before.
-    fn keep(&mut self, epoch: i64, checkpoint: &Checkpoint) -> Result<bool, StoreError> {
+    fn keep(
+        &mut self,
+        epoch: i64,
+        checkpoint: &Checkpoint,
+        begins: bool,
+    ) -> Result<bool, StoreError> {
         self.hold(epoch)?;
         assert_eq!(checkpoint.epoch.0, epoch, "a checkpoint of another lease");
         if let Some(kept) = self.store.completed.get(&checkpoint.id) {
@@ -260,7 +265,7 @@ impl State {
             checkpoint.id,
             shown(&checkpoint.offsets())
         ));
-        self.judge_checkpoint(checkpoint);
+        self.judge_checkpoint(checkpoint, begins);
         self.store
             .completed
             .insert(checkpoint.id, checkpoint.clone());
@@ -282,7 +287,7 @@ impl State {
             self.store.state = JobState::Running;
             return Ok(());
         }
-        if !self.keep(epoch, checkpoint)? {
+        if !self.keep(epoch, checkpoint, true)? {
             return Ok(());
         }
         let store = &mut self.store;
@@ -316,7 +321,7 @@ impl State {
         }
         self.hold(epoch)?;
         if let Some(checkpoint) = checkpoint {
-            self.keep(epoch, checkpoint)?;
+            self.keep(epoch, checkpoint, true)?;
             self.store.failure = None;
             self.store.state = JobState::Stopped;
             self.store.is_running = false;
@@ -419,7 +424,7 @@ impl CheckpointStore for ModelStore {
                     return Ok(());
                 }
             }
-            state.keep(epoch, &checkpoint).map(drop)
+            state.keep(epoch, &checkpoint, false).map(drop)
         })
         .await
     }
