@@ -342,8 +342,9 @@ fn precedence(kind: CheckpointKind) -> u8 {
         | CheckpointKind::Skip
         | CheckpointKind::Reset
         | CheckpointKind::Periodic => 0,
-        CheckpointKind::Manual => 1,
-        CheckpointKind::Stop | CheckpointKind::Failure => 2,
+        CheckpointKind::Discovery => 1,
+        CheckpointKind::Manual => 2,
+        CheckpointKind::Stop | CheckpointKind::Failure => 3,
     }
 }
 

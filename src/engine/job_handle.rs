@@ -1,6 +1,6 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -11,13 +11,16 @@ use super::{
     job_task::JobTask,
     parked::SkipOutcome,
     ports::{CheckpointStore, Clock, DeadLetterTopic, JobLease, KafkaCluster, LeaseHealth, Sink},
+    threads::Threads,
 };
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
+    limits::LimitsSpec,
     offset::Offset,
+    resolver::StartReason,
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -38,6 +41,8 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Why each of its partitions begins there, or is not read.
+    pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -50,6 +55,13 @@ pub struct JobRun {
     pub clock: Arc<dyn Clock>,
     /// How well the lease is known to hold.
     pub lease_health: watch::Receiver<LeaseHealth>,
+}
+
+impl JobRun {
+    /// Whether the start checkpoint only keeps a partition that the spec does not read.
+    pub(super) fn is_detached(&self, partition: &TopicPartition) -> bool {
+        self.reasons.get(partition) == Some(&StartReason::Detached)
+    }
 }
 
 /// How a run ended.
@@ -94,11 +106,14 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    SetDiscovery(PartitionDiscovery),
+    LookAtTopics,
     Skip {
         partition: TopicPartition,
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     },
+    SetLimits(LimitsSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -113,12 +128,29 @@ impl JobHandle {
     /// Starts the run.
     #[must_use]
     pub fn spawn(run: JobRun) -> Self {
+        let (handle, task) = Self::of(run, Threads::Own);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "whoever holds the handle awaits the end of this task through it"
+        )]
+        drop(tokio::spawn(task));
+        handle
+    }
+
+    /// A run without threads of its own, for a simulation: the future is the run, and dropping it is its death.
+    #[cfg(test)]
+    pub(crate) fn in_tasks(run: JobRun) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        Self::of(run, Threads::Tasks)
+    }
+
+    fn of(run: JobRun, threads: Threads) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (commands, command_receiver) = mpsc::channel(COMMANDS);
         let (status_sender, status) = watch::channel(Arc::new(JobTask::first_status(&run)));
         let (end_sender, end) = watch::channel(None);
         let span = tracing::info_span!("job", job.name = %run.name, job.epoch = %run.lease.epoch);
         let task = async move {
-            let job = AssertUnwindSafe(JobTask::run(run, command_receiver, status_sender));
+            let job = JobTask::run(run, threads, command_receiver, status_sender);
+            let job = AssertUnwindSafe(job);
             let end = job.catch_unwind().await.unwrap_or_else(|panic| {
                 JobEnd::Failed(JobError::Panicked {
                     part: "job task".to_owned(),
@@ -128,16 +160,12 @@ impl JobHandle {
             // Nobody listens any more when the last handle is gone.
             let _unheard = end_sender.send(Some(end));
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "whoever holds the handle awaits the end of this task through it"
-        )]
-        drop(tokio::spawn(tracing::Instrument::instrument(task, span)));
-        Self {
+        let handle = Self {
             commands,
             status,
             end,
-        }
+        };
+        (handle, tracing::Instrument::instrument(task, span))
     }
 
     /// The newest status, without waiting.
@@ -224,5 +252,23 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Has the run look at its topics soon, whatever the interval: somebody saw that one of them is not what it was.
+    pub fn look_at_topics(&self) {
+        // A run that is too busy to listen looks by itself.
+        let _unheard = self.commands.try_send(Command::LookAtTopics);
+    }
+
+    /// Changes how new partitions are looked for, from now on.
+    pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
+    }
+
+    /// Changes how fast the job may go, from now on, also for what is being held back.
+    pub async fn set_limits(&self, limits: LimitsSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
     }
 }

@@ -40,6 +40,7 @@ mod bad_records;
 mod checkpoint_coordinator;
 mod consumer_thread;
 mod deserialization;
+mod discovery;
 pub mod error;
 mod fetcher;
 mod group_commits;
@@ -48,10 +49,13 @@ mod job_task;
 mod parked;
 mod pending_positions;
 pub mod ports;
+mod rate_limit;
 mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
+mod threads;
+pub mod topics;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

@@ -69,7 +69,7 @@ pub trait Consumer: Send {
     /// Waits up to `wait` for one record and takes what is there with it.
     ///
     /// # Errors
-    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] the other partitions go on; any
+    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] and [`ConsumerError::TopicUnknown`] the other partitions go on; any
     /// other error ends the consumer.
     fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError>;
 
@@ -133,6 +133,12 @@ pub trait KafkaCluster: Send + Sync {
     /// When the cluster does not answer. A topic that does not exist is part of the answer.
     async fn describe_topics(&self, topics: &[String])
     -> Result<Vec<TopicDescription>, KafkaError>;
+
+    /// Asks for the names of all topics that the connection may see.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError>;
 
     /// Asks for the ends of logs. A partition that did not answer (no leader) is missing in the answer.
     ///
@@ -220,6 +226,8 @@ pub struct TopicDescription {
     pub id: Option<TopicId>,
     /// Its partitions and their leaders; `None` if the topic does not exist.
     pub partitions: Option<BTreeMap<i32, Option<i32>>>,
+    /// Whether it is one of Kafka's own, by the broker's word.
+    pub internal: bool,
 }
 
 /// A group's offset and the note beside it.
@@ -291,6 +299,17 @@ pub trait CheckpointStore: Send + Sync {
         id: CheckpointId,
         phases: &CheckpointPhases,
         group_commit: &GroupCommit,
+    ) -> Result<(), StoreError>;
+
+    /// Adds an entry to the job's history.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
     ) -> Result<(), StoreError>;
 
     /// Deletes what the thinning retention no longer keeps.
@@ -394,6 +413,18 @@ pub trait SinkWriter: Send {
     /// reads its partitions again from where the sink's [progress](Sink::progress) stands, or from the last `prepare` where a
     /// sink keeps none, and does not come to that record a second time. Other lasting errors end the run.
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
+
+    /// Waits, while nothing is given to the sink, until its trouble is another than `known`, the words under which it is shown
+    /// (`None`: it works): `Ok` when it works again, an infrastructure error when it does not, and a deterministic one as soon
+    /// as there is one, known or not. Dropped and called again at any time. A sink that does everything in its calls has
+    /// nothing to tell between them.
+    ///
+    /// # Errors
+    /// What the next call would say. See [`SinkError`].
+    async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
+        let _nothing_to_tell = known;
+        std::future::pending().await
+    }
 
     /// Makes everything written so far durable, before the checkpoint that covers it completes. `positions` are those of
     /// this subtask's partitions in the checkpoint: some may have moved without records (past transaction markers).

@@ -28,6 +28,7 @@ use super::{
     fetcher::{Counters, Fetcher, LivePosition},
     parked::{LeftOut, Parking},
     ports::{DeadLetter, DeadLetterTopic, Sink, SinkWriter},
+    rate_limit::RateLimit,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -151,6 +152,8 @@ pub(super) enum Activity {
     SinkFlush = 3,
     /// Waits for the sink to open its writer.
     SinkOpen = 4,
+    /// Has a batch that the job's limits hold back.
+    RateLimit = 5,
 }
 
 impl Activity {
@@ -161,13 +164,14 @@ impl Activity {
             Self::SinkWrite => "sink-write",
             Self::SinkFlush => "sink-flush",
             Self::SinkOpen => "sink-open",
+            Self::RateLimit => "rate-limit",
         }
     }
 
     /// Whether it is the sink that is waited for.
     pub(super) fn waits_for_sink(self) -> bool {
         match self {
-            Self::Idle | Self::Decode => false,
+            Self::Idle | Self::Decode | Self::RateLimit => false,
             Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
@@ -194,6 +198,7 @@ impl SubtaskView {
             2 => Activity::SinkWrite,
             3 => Activity::SinkFlush,
             4 => Activity::SinkOpen,
+            5 => Activity::RateLimit,
             _ => Activity::Idle,
         }
     }
@@ -251,6 +256,10 @@ pub(super) struct SubtaskTask {
     pub channels: SubtaskChannels,
     /// What it shows.
     pub view: Arc<SubtaskView>,
+    /// The limits of the job.
+    pub limit: Arc<RateLimit>,
+    /// What is left of a batch that the limits hold back, and how many requests the thread had served when it fetched it.
+    pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
     /// The job, for dead letters.
@@ -265,6 +274,9 @@ enum Next {
     Barrier(Barrier),
     Partition(PartitionChange),
     Fetched(Result<Fetched, NextError<JobError>>),
+    /// So many records of the batch that is held back may go.
+    Release(usize),
+    Sink(Result<(), SinkError>),
     IntakeChanged,
 }
 
@@ -343,6 +355,7 @@ impl SubtaskTask {
         }
         self.view.set_sink_problem(Some(error.detail));
         tokio::select! {
+            biased;
             () = self.channels.cancel.cancelled() => Ok(false),
             () = backoff.wait() => Ok(true),
         }
@@ -378,7 +391,7 @@ impl SubtaskTask {
 
     async fn run_loop(&mut self, writer: &mut Box<dyn SinkWriter>) -> Result<(), JobError> {
         loop {
-            match self.next().await {
+            match self.next(writer.as_mut()).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::Partition(PartitionChange::Begin(new)) => {
@@ -394,22 +407,59 @@ impl SubtaskTask {
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::Batch(batch),
-                })) => self.process(writer, batch, served).await?,
+                })) if self.limit.is_limited() && !batch.is_empty() => {
+                    self.view.enter(Activity::RateLimit);
+                    self.held = Some((batch, served));
+                }
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Batch(mut batch),
+                })) => self.process(writer, &mut batch, served).await?,
+                Next::Release(records) => self.release(writer, records).await?,
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::OutOfRange(partition),
                 })) => self.out_of_range(partition, served).await,
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Unknown(partition),
+                })) => self.unknown(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
+                Next::Sink(outcome) => {
+                    if let Err(error) = self.heard(outcome) {
+                        let refusal = of_a_record(error)?;
+                        self.rewind(writer, refusal).await?;
+                    }
+                }
                 Next::IntakeChanged => {}
             }
         }
     }
 
+    /// Shows what the sink said by itself.
+    fn heard(&self, outcome: Result<(), SinkError>) -> Result<(), JobError> {
+        let problem = match outcome {
+            Ok(()) => None,
+            Err(error) if error.class == ErrorClass::Deterministic => return Err(error.into()),
+            Err(error) => Some(error.detail),
+        };
+        self.view.set_sink_problem(problem);
+        Ok(())
+    }
+
     /// Waits for whatever comes first; the order says what wins when several are there.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self, writer: &mut dyn SinkWriter) -> Next {
+        let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let held = self.held.as_ref();
+        let released = async {
+            match held {
+                Some((batch, _)) => self.limit.take(batch).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
@@ -421,8 +471,31 @@ impl SubtaskTask {
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
-            fetched = self.batches.next(), if open => Next::Fetched(fetched),
+            // Before a batch: a sink that has refused a record takes no other.
+            outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
+            records = released, if open && held.is_some() => Next::Release(records),
+            fetched = self.batches.next(), if open && held.is_none() => Next::Fetched(fetched),
         }
+    }
+
+    /// Lets the first records of the batch go that is held back. The rest waits for its turn, as if it were a batch of its
+    /// own: a barrier may come between the two.
+    async fn release(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        records: usize,
+    ) -> Result<(), JobError> {
+        let Some((mut batch, served)) = self.held.take() else {
+            return Ok(());
+        };
+        let rest = batch.keep_first(records);
+        self.process(writer, &mut batch, served).await?;
+        if !rest.is_empty() {
+            batch.set_runs(rest);
+            self.view.enter(Activity::RateLimit);
+            self.held = Some((batch, served));
+        }
+        Ok(())
     }
 
     /// Begins to read a partition, for the first time or again.
@@ -513,22 +586,22 @@ impl SubtaskTask {
     async fn process(
         &mut self,
         writer: &mut Box<dyn SinkWriter>,
-        mut batch: RecordBatch,
+        batch: &mut RecordBatch,
         served: u64,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
         let leave_out = self.bad_records.leaves_out();
-        let admitted = self.fetcher.admit(&mut batch, served, leave_out);
+        let admitted = self.fetcher.admit(batch, served, leave_out);
         let mut parked = admitted.parked;
         if !admitted.left_out.is_empty() {
-            match self.leave_out(&mut batch, admitted.left_out).await {
+            match self.leave_out(batch, admitted.left_out).await {
                 Some(refused) => parked.extend(refused),
                 None => return Ok(()),
             }
         }
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
-            let written = match self.write(writer.as_mut(), &batch).await {
+            let written = match self.write(writer.as_mut(), batch).await {
                 Ok(written) => written,
                 Err(error) => {
                     let refusal = of_a_record(error)?;
@@ -542,7 +615,7 @@ impl SubtaskTask {
             CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
-        self.fetcher.advance(&batch);
+        self.fetcher.advance(batch);
         self.view.enter(Activity::Idle);
         for parking in parked {
             self.parked(parking).await;
@@ -682,6 +755,19 @@ impl SubtaskTask {
         self.parked(Parking { partition, cause }).await;
     }
 
+    /// The brokers do not know a partition. What comes of it next may be of another topic of that name, so nothing is taken
+    /// until somebody has looked.
+    async fn unknown(&mut self, partition: TopicPartition, served: u64) {
+        if self.fetcher.park(&partition, served).is_none() {
+            return;
+        }
+        let cause = ConsumerError::TopicUnknown {
+            partition: partition.clone(),
+        };
+        let cause = cause.into();
+        self.parked(Parking { partition, cause }).await;
+    }
+
     /// Leaves a partition that is parked and tells of it.
     async fn parked(&mut self, Parking { partition, cause }: Parking) {
         self.ask(Request::Leave(partition.clone()));
@@ -756,7 +842,11 @@ impl SubtaskTask {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);
-        self.view.enter(Activity::Idle);
+        self.view.enter(if self.held.is_some() {
+            Activity::RateLimit
+        } else {
+            Activity::Idle
+        });
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,

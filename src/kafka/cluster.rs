@@ -94,6 +94,13 @@ impl KafkaCluster for Cluster {
             .await
     }
 
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        let operation = "list the topics";
+        self.questions
+            .ask(operation, move |asked| list_topics(asked, operation))
+            .await
+    }
+
     async fn log_bounds(
         &self,
         partitions: &[TopicPartition],
@@ -219,6 +226,19 @@ fn describe_topics(
     Ok(described)
 }
 
+fn list_topics(asked: &Asked, operation: &str) -> Result<Vec<String>, KafkaError> {
+    asked.repeat(|client, deadline| {
+        let subject = Subject::Topics { topic: None };
+        let answer = client.metadata(deadline);
+        let metadata = answer.map_err(|error| error::call(operation, &subject, &error))?;
+        Ok(metadata
+            .topics
+            .into_iter()
+            .map(|topic| topic.name)
+            .collect())
+    })
+}
+
 fn describe_topic(
     operation: &str,
     name: String,
@@ -227,6 +247,7 @@ fn describe_topic(
     match result {
         Ok(info) => Ok(TopicDescription {
             name,
+            internal: info.internal,
             id: info.id.map(|id| TopicId(id.to_string().into())),
             partitions: Some(
                 info.partitions
@@ -239,6 +260,7 @@ fn describe_topic(
             name,
             id: None,
             partitions: None,
+            internal: false,
         }),
         Err(error) => Err(error::answered(
             operation,
@@ -254,7 +276,7 @@ fn log_bounds(
     operation: &str,
     partitions: &[TopicPartition],
 ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError> {
-    let ends = |spec, isolation| -> Result<PartitionOffsets, KafkaError> {
+    let ends = |partitions: &[TopicPartition], spec, isolation| {
         let listed = asked.list_offsets(operation, partitions, spec, isolation)?;
         let mut found = PartitionOffsets::new();
         for (partition, result) in listed {
@@ -273,20 +295,35 @@ fn log_bounds(
         }
         Ok(found)
     };
-    let earliest = ends(OffsetSpec::Earliest, IsolationLevel::ReadUncommitted)?;
-    let last_stable = ends(OffsetSpec::Latest, IsolationLevel::ReadCommitted)?;
-    let latest = ends(OffsetSpec::Latest, IsolationLevel::ReadUncommitted)?;
+    let earliest = ends(
+        partitions,
+        OffsetSpec::Earliest,
+        IsolationLevel::ReadUncommitted,
+    )?;
+    // Who did not answer after all repetitions is not asked twice more: on a slow network that alone would use up the time
+    // in which the others' answers are waited for.
+    let answering: Vec<TopicPartition> = earliest.keys().cloned().collect();
+    // The end of the log before what is readable of it: in the other order, what is written in between would look like
+    // records that an open transaction holds back.
+    let latest = ends(
+        &answering,
+        OffsetSpec::Latest,
+        IsolationLevel::ReadUncommitted,
+    )?;
+    let last_stable = ends(
+        &answering,
+        OffsetSpec::Latest,
+        IsolationLevel::ReadCommitted,
+    )?;
     let bounds = earliest.into_iter().filter_map(|(partition, earliest)| {
-        let last_stable = *last_stable.get(&partition)?;
         let latest = *latest.get(&partition)?;
-        Some((
-            partition,
-            LogBounds {
-                earliest,
-                last_stable,
-                latest,
-            },
-        ))
+        let last_stable = *last_stable.get(&partition)?;
+        let bounds = LogBounds {
+            earliest,
+            last_stable: last_stable.min(latest),
+            latest,
+        };
+        Some((partition, bounds))
     });
     Ok(bounds.collect())
 }

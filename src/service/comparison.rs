@@ -3,10 +3,14 @@
 //! Pure: the running engine's positions, the newest checkpoint, the group's offsets and the ends of the logs go in, each
 //! possibly unknown, and what is shown comes out. A number that cannot be worked out is `None`, never 0.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 
+use super::retention::LogStarts;
 use crate::{
     engine::{FirstRecord, ports::GroupOffset},
     model::{
@@ -97,6 +101,10 @@ pub(crate) struct Comparison<'a> {
     pub(crate) sink: Option<&'a SinkHolds>,
     /// What was found at the checkpointed positions, now or earlier. `None` where nobody looked.
     pub(crate) unread: Option<&'a BTreeMap<TopicPartition, FirstUnread>>,
+    /// What was seen of the beginnings of the logs. `None` where nobody asks how soon they come.
+    pub(crate) log_starts: Option<&'a LogStarts>,
+    /// The interval of the job's checkpoints; `None` while it does not run.
+    pub(crate) checkpoint_every: Option<Duration>,
     /// Until when a record's age is counted.
     pub(crate) now: DateTime<Utc>,
 }
@@ -193,7 +201,9 @@ impl Comparison<'_> {
             latest: bounds.map(|bounds| bounds.latest),
             readable_end,
             position,
+            start_reason: live.and_then(|live| live.reason),
             checkpointed,
+            position_id: stored.map(|stored| stored.position_id),
             group_committed,
             sink_committed: held.map(|held| held.next_offset),
             lag,
@@ -204,15 +214,29 @@ impl Comparison<'_> {
                 .zip(checkpointed)
                 .map(|(held, checkpointed)| held.distance_from(checkpointed)),
             oldest_unread_age_ms: self.oldest_unread_age_ms(partition, stored, bounds, &flags),
-            retention: Retention {
-                // The numbers of a log that is gone say nothing about the one in its place.
-                offsets_left: checkpointed
-                    .zip(bounds)
-                    .filter(|_| !flags.contains(&Flag::TopicRecreated))
-                    .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
-            },
+            retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
             parked: None,
             flags,
+        }
+    }
+
+    fn retention(
+        &self,
+        partition: &TopicPartition,
+        place: Option<(Offset, LogBounds)>,
+        lag: PartitionLag,
+        flags: &[Flag],
+    ) -> Retention {
+        // The numbers of a log that is gone say nothing about the one in its place.
+        let place = place.filter(|_| !flags.contains(&Flag::TopicRecreated));
+        // Where nothing is unread, nothing is lost when the log's beginning arrives.
+        let is_unread = lag.checkpoint.is_some_and(|lag| lag > 0);
+        let log_starts = self.log_starts.filter(|_| place.is_some() && is_unread);
+        Retention {
+            offsets_left: place
+                .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
+            estimated_ms: log_starts
+                .and_then(|starts| starts.estimate(partition, self.checkpoint_every)),
         }
     }
 
@@ -228,7 +252,7 @@ impl Comparison<'_> {
         let is_elsewhere = |flag: &Flag| {
             matches!(
                 flag,
-                Flag::TopicRecreated | Flag::BeyondLatest | Flag::NotSubscribedNow
+                Flag::TopicRecreated | Flag::BeyondLatest | Flag::Detached
             )
         };
         if flags.iter().any(is_elsewhere) {
@@ -267,16 +291,14 @@ impl Comparison<'_> {
         stored: Option<&CheckpointPosition>,
     ) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let subscribed = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let subscribed = self.spec.source.selects(&partition.topic);
         if !subscribed {
-            return vec![Flag::NotSubscribedNow];
+            return vec![Flag::Detached];
         }
         let Some(broker) = broker else {
+            if self.brokers.is_some() {
+                flags.push(Flag::PartitionGone);
+            }
             return flags;
         };
         match broker.bounds {
@@ -320,12 +342,7 @@ impl Comparison<'_> {
         let sink = self.sink?;
         let stored = stored?;
         let offset = stored.next_offset?;
-        let is_read = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let is_read = self.spec.source.selects(&partition.topic);
         if !is_read {
             return None;
         }
@@ -438,7 +455,7 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
     };
     let mut ages_missing = false;
     for partition in partitions {
-        if partition.flags.contains(&Flag::NotSubscribedNow) {
+        if partition.flags.contains(&Flag::Detached) {
             continue;
         }
         ages_missing |= partition.oldest_unread_age_ms.is_none();
@@ -578,6 +595,8 @@ mod tests {
             checkpoint: CheckpointSource::Absent,
             sink: None,
             unread: None,
+            log_starts: None,
+            checkpoint_every: None,
             now: at(10),
         }
     }
@@ -819,6 +838,7 @@ mod tests {
             let partition_view = LivePartition {
                 subtask: 2,
                 position: Offset::new(position),
+                reason: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };
@@ -972,7 +992,7 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
-        assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
+        assert_eq!(view[1].flags, [Flag::Detached]);
         assert_eq!(totals(&view, false).unknown_partitions, 1);
     }
 

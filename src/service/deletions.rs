@@ -65,7 +65,13 @@ pub(crate) fn refuse_unless_at_rest(job: &JobEntry) -> Result<()> {
     let is = match (state, desired) {
         (JobState::Failed, _) | (JobState::Stopped, DesiredState::Stopped) => return Ok(()),
         (JobState::Stopped, DesiredState::Running) => "about to start",
-        (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => state.name(),
+        (
+            state @ (JobState::Starting
+            | JobState::Running
+            | JobState::Stopping
+            | JobState::BackingOff),
+            _,
+        ) => state.name(),
     };
     Err(ServiceError::new(Code::JobRunning, format!("job {} is {is}", job.name)).job(&job.name))
 }

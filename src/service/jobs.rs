@@ -22,15 +22,16 @@ use crate::{
         code::Code,
         health::Health,
         ids::JobName,
-        job::CommitToGroup,
+        job::{CommitToGroup, JobSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
         parked::ParkedPartition,
         resolver::Warning,
+        restart::{CrashLoop, RestartStrategy},
         topic::TopicPartition,
         views::{
-            DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
-            OffsetsTotals, Owner, PartitionOffsetsView,
+            CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
+            LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
     store::JobRow,
@@ -50,6 +51,7 @@ pub(crate) struct Standing {
     last_checkpoint: Option<LastCheckpoint>,
     status: Option<Arc<JobStatus>>,
     waiting: Vec<crate::model::job_status::Waiting>,
+    crash_loop: Option<CrashLoopView>,
     pending_fields: Vec<String>,
     parked: Vec<ParkedPartition>,
     warnings: Vec<Warning>,
@@ -85,6 +87,8 @@ pub(crate) fn compare_now(
         // Both are asked only where somebody looks at them.
         sink: None,
         unread: None,
+        log_starts: None,
+        checkpoint_every: None,
         now,
     });
     facts.mark_parked(&mut partitions);
@@ -137,9 +141,13 @@ impl Standing {
             pending_start: row.pending_start.as_ref(),
             refused: facts.refused.as_ref(),
             restart_required: !pending_fields.is_empty(),
+            crash_loop: facts.crash_loop(now),
             divergence: worst_divergence(&partitions),
         };
-        let mut warnings = warnings(&facts, status.as_deref(), &partitions);
+        let crash_loop = facts
+            .crash_loop(now)
+            .map(|crash_loop| crash_loop_view(crash_loop, &row.spec.restart));
+        let mut warnings = warnings(&facts, status.as_deref(), &partitions, now);
         if shadowed
             && row.pending_start.is_none()
             && let Some(last) = &last_checkpoint
@@ -162,6 +170,7 @@ impl Standing {
             last_checkpoint,
             status,
             waiting: facts.all_waiting(now),
+            crash_loop,
             pending_fields,
             parked,
             warnings,
@@ -234,11 +243,14 @@ impl Standing {
             pending_fields: self.pending_fields,
             owner,
             waiting: self.waiting,
+            crash_loop: self.crash_loop,
+            limits: limits_view(&row.spec, status),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
             bad_records: status.map(|status| status.bad_records),
             positions_moved: status.map(|status| status.positions_moved),
+            discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
@@ -248,6 +260,31 @@ impl Standing {
             labels: row.spec.labels,
             job: row.name,
         }
+    }
+}
+
+fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashLoopView {
+    CrashLoopView {
+        restart: crash_loop.restarts,
+        of: match strategy {
+            RestartStrategy::FixedDelay { attempts, .. } => Some(*attempts),
+            RestartStrategy::None
+            | RestartStrategy::FailureRate { .. }
+            | RestartStrategy::Exponential { .. } => None,
+        },
+        strategy: strategy.name(),
+        next_attempt_at: crash_loop.next_attempt_at,
+        first_cause: crash_loop.first_cause.clone(),
+        last_cause: crash_loop.last_cause.clone(),
+    }
+}
+
+fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    LimitsView {
+        limits: status.map_or(spec.limits, |status| status.limits),
+        throttled: status.map(|status| status.throttled),
+        throttled_ms: status
+            .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
     }
 }
 
@@ -314,10 +351,30 @@ fn warnings(
     facts: &JobFacts,
     status: Option<&JobStatus>,
     partitions: &[PartitionOffsetsView],
+    now: DateTime<Utc>,
 ) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |code: Code, summary: String| warnings.push(Warning { code, summary });
+    if let (Some(crash_loop), Some(_)) = (facts.crash_loop(now), status) {
+        let (restarts, cause) = (crash_loop.restarts, &crash_loop.first_cause);
+        let times = if restarts == 1 {
+            "once"
+        } else {
+            &format!("{restarts} times")
+        };
+        let summary = format!(
+            "it was restarted {times} after a crash; the first was: {}",
+            cause.summary
+        );
+        warn(Code::CrashLoop, summary);
+    }
     if let Some(status) = status {
+        if status.throttled {
+            warn(
+                Code::RateLimited,
+                format!("it is held to its limits, {}", status.limits),
+            );
+        }
         if let (true, Some((_, failure))) = (status.consecutive_failures > 0, &status.last_failed) {
             warn(
                 Code::CheckpointsFailing,
@@ -501,10 +558,17 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
         bytes: status.map(|status| status.bytes),
+        discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
         parked_partitions: status.map(|status| status.parked.len()),
         bad_records: status.map(|status| status.bad_records),
         positions_moved: status.map(|status| status.positions_moved),
+        crashes: counters.crashes,
+        restarts_in_loop: standing
+            .crash_loop
+            .map_or(0, |crash_loop| crash_loop.restart),
+        limits: status.map(|status| status.limits),
+        throttled_for: status.map(|status| status.throttled_for),
     }
 }
 

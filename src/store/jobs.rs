@@ -7,9 +7,11 @@ use uuid::Uuid;
 
 use super::{
     OperationOutcome, Result, Store,
+    attempts::{close_lost, keep_loop},
     events::note,
     leases::{Release, release_lease},
-    operations::finish,
+    operations::{finish, open_start},
+    turns::Turnstile,
     words::{document, read_word, word},
 };
 use crate::{
@@ -19,7 +21,9 @@ use crate::{
         job::JobSpec,
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
+        operation::Operation,
         parked::ParkedPartition,
+        restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
     },
@@ -48,6 +52,8 @@ pub struct JobRow {
     pub failed_record: Option<FailedRecord>,
     /// Partitions that the last run did not read, with the reasons; kept over stops and starts.
     pub parked: Vec<ParkedPartition>,
+    /// The crash loop that it is in, or that it gave up after.
+    pub crash_loop: Option<CrashLoop>,
     /// A start that was asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// The spec of the run; `None` unless a run has begun and not been settled.
@@ -58,6 +64,17 @@ pub struct JobRow {
     pub owner: Option<OwnerRow>,
     /// When it was first put.
     pub created_at: DateTime<Utc>,
+}
+
+impl JobRow {
+    /// When the next run begins, for a job that backs off after a crash.
+    #[must_use]
+    pub fn backs_off_until(&self) -> Option<DateTime<Utc>> {
+        self.crash_loop
+            .as_ref()
+            .filter(|_| self.state == JobState::BackingOff)?
+            .next_attempt_at
+    }
 }
 
 /// The spec under which a job runs.
@@ -132,6 +149,17 @@ pub enum SetMode {
     },
 }
 
+/// What became of calling off a start that was asked for ahead.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CancelStart {
+    /// This one is called off.
+    Cancelled(PendingStart),
+    /// There is none, or another one.
+    NotPending,
+    /// This start or restart is under way, and may use it.
+    Busy(Box<Operation>),
+}
+
 impl Store {
     /// The job of this name.
     ///
@@ -180,9 +208,13 @@ impl Store {
     ) -> Result<PutSpec> {
         let (name, spec, precondition, by) =
             (name.clone(), spec.clone(), *precondition, by.to_owned());
-        self.in_transaction(format!("put the spec of job {name}"), move |connection| {
-            Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
-        })
+        self.in_turn(
+            format!("put the spec of job {name}"),
+            Turnstile::Specs,
+            move |connection| {
+                Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
+            },
+        )
         .await
     }
 
@@ -198,8 +230,9 @@ impl Store {
         by: &str,
     ) -> Result<SetMode> {
         let (mode, by) = (mode.clone(), by.to_owned());
-        self.in_transaction(
+        self.in_turn(
             format!("set the startup mode of job {job}"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -233,8 +266,9 @@ impl Store {
         pending: &PendingStart,
     ) -> Result<Option<PendingStart>> {
         let pending = pending.clone();
-        self.in_transaction(
+        self.in_turn(
             format!("keep a start of job {job} for later"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -257,6 +291,47 @@ impl Store {
                     )
                     .await?;
                     Ok(discarded)
+                })
+            },
+        )
+        .await
+    }
+
+    /// Calls off the start that was asked for ahead, whichever it is, or only the one of this id. Not while a start is under
+    /// way, which may have read it already.
+    ///
+    /// # Errors
+    /// `NoSuchJob`; see [`StoreError`].
+    pub async fn cancel_pending_start(
+        &self,
+        job: JobUid,
+        only: Option<&str>,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<CancelStart> {
+        let (only, by) = (only.map(str::to_owned), by.to_owned());
+        let reason = reason.map(str::to_owned);
+        self.in_turn(
+            format!("call off the start of job {job} that was asked for ahead"),
+            Turnstile::Job(job),
+            move |connection| {
+                Box::pin(async move {
+                    let row = lock(connection, job).await?;
+                    let is_meant = |pending: &PendingStart| {
+                        only.as_ref().is_none_or(|only| *only == pending.id)
+                    };
+                    let Some(pending) = row.pending_start.filter(is_meant) else {
+                        return Ok(CancelStart::NotPending);
+                    };
+                    if let Some(start) = open_start(connection, job).await? {
+                        return Ok(CancelStart::Busy(Box::new(start)));
+                    }
+                    sqlx::query!("UPDATE jobs SET pending_start = NULL WHERE uid = $1", job.0,)
+                        .execute(&mut *connection)
+                        .await?;
+                    let details = json!({"cancelled": &pending, "reason": reason});
+                    note(connection, Some(job), "next-start-cancelled", &by, &details).await?;
+                    Ok(CancelStart::Cancelled(pending))
                 })
             },
         )
@@ -385,6 +460,11 @@ async fn settle(
     )
     .await?;
     forget_run(connection, lease.job).await?;
+    // What is open still was not ended by whoever ran it.
+    close_lost(connection, lease.job).await?;
+    if settlement.desired == Some(DesiredState::Stopped) {
+        keep_loop(connection, lease.job, None).await?;
+    }
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
         "UPDATE jobs SET desired_state = coalesce($2, desired_state) WHERE uid = $1",
@@ -630,7 +710,7 @@ async fn select(
     let rows = sqlx::query!(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
                   j.failure AS "failure: Json<JobFailure>",
-                  j.failed_record AS "failed_record: Json<FailedRecord>",
+                  j.failed_record AS "failed_record: Json<FailedRecord>", j.crash_loop AS "crash_loop: Json<CrashLoop>",
                   j.parked AS "parked: Json<Vec<ParkedPartition>>", j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
@@ -656,6 +736,7 @@ async fn select(
                 failure: row.failure.map(|failure| failure.0),
                 failed_record: row.failed_record.map(|record| record.0),
                 parked: row.parked.0,
+                crash_loop: row.crash_loop.map(|crash_loop| crash_loop.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {
                     generation,

@@ -3,7 +3,11 @@
 //! The partition is parked in any case, and the brokers are asked where its log begins and ends. With `fail` it stays, and
 //! says what is lost. With `earliest` or `latest` the new position is decided like any other: stored first, then read from.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -12,7 +16,11 @@ use super::{Background, JobTask};
 use crate::{
     engine::{error::KafkaError, parked::Decided},
     model::{
-        code::Code, job::PositionPolicy, offset::Offset, parked::LostRange, resolver::LogBounds,
+        code::Code,
+        job::PositionPolicy,
+        offset::Offset,
+        parked::{LostRange, LostSide},
+        resolver::{LogBounds, StartReason},
         topic::TopicPartition,
     },
 };
@@ -100,7 +108,7 @@ impl JobTask {
         // One that the log holds again is not read again by itself: what stands there now may be something else.
         let lost = lost.or_else(|| {
             parked.offset.map(|at| LostRange {
-                side: crate::model::parked::LostSide::BeyondLatest,
+                side: LostSide::BeyondLatest,
                 from: at,
                 to: at,
                 offsets: 0,
@@ -121,6 +129,7 @@ impl JobTask {
             .tell("partition-parked", json!({"parked": parked}));
     }
 
+    /// `lost` is nothing if the log holds the position again: then nothing is decided, and the partition goes on there.
     fn move_position(
         &mut self,
         partition: TopicPartition,
@@ -128,33 +137,37 @@ impl JobTask {
         to: Offset,
         lost: Option<LostRange>,
     ) {
-        let topic_id = self
-            .partitions
-            .get(&partition)
-            .and_then(|state| state.topic_id.clone());
-        let words = lost.map(|lost| lost.to_string()).unwrap_or_default();
-        tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = from.get(), to = to.get(), lost = words, "the log does not hold the position; it is moved as the spec says");
-        let details = json!({
-            "topic": partition.topic, "partition": partition.partition, "from": from, "to": to,
-            "policy": self.run.spec.source.on_out_of_range, "lost": lost,
-        });
-        self.notes.tell("position-moved", details);
-        self.moved += 1;
-        self.decide(
-            partition,
-            Decided {
-                offset: to,
-                topic_id,
-            },
-        );
+        let Some(state) = self.partitions.get(&partition) else {
+            return;
+        };
+        let decided = Decided {
+            offset: to,
+            topic_id: state.topic_id.clone(),
+            reason: lost.map(|lost| match lost.side {
+                LostSide::BelowEarliest => StartReason::BelowEarliest,
+                LostSide::BeyondLatest => StartReason::BeyondLatest,
+            }),
+            position_id: lost.is_none().then_some(state.position_id),
+        };
+        if let Some(lost) = lost {
+            tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = from.get(), to = to.get(), %lost, "the log does not hold the position; it is moved as the spec says");
+            let details = json!({
+                "topic": partition.topic, "partition": partition.partition, "from": from, "to": to,
+                "policy": self.run.spec.source.on_out_of_range, "lost": lost,
+            });
+            self.notes.tell("position-moved", details);
+            self.moved += 1;
+        }
+        self.decide(partition, decided);
     }
 
-    /// Whether a checkpoint that is stored now moves a position that its log did not hold.
-    pub(super) fn moves_a_position(&self) -> bool {
-        self.pending.resolved().keys().any(|partition| {
-            self.parked
-                .get(partition)
-                .is_some_and(|parked| parked.code == Code::OffsetOutOfRange)
+    /// Whether one of these decisions moves a position that its log did not hold.
+    pub(super) fn moves_a_position(&self, decided: &BTreeSet<TopicPartition>) -> bool {
+        decided.iter().any(|partition| {
+            let parked = self.parked.get(partition);
+            parked.is_some_and(|parked| {
+                parked.code == Code::OffsetOutOfRange && parked.lost.is_some()
+            })
         })
     }
 }

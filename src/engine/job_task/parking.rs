@@ -1,15 +1,15 @@
 //! Parks partitions and lets them go on; see [`parked`](crate::engine::parked).
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::JobTask;
 use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent,
-        error::JobError,
+        error::{ConsumerError, JobError},
         parked::{Decided, SkipOutcome, SkipWaiter},
         subtask::PartitionChange,
     },
@@ -25,7 +25,17 @@ impl JobTask {
     pub(super) fn on_parked(&mut self, partition: &TopicPartition, at: Offset, cause: JobError) {
         let is_outside = cause.code() == Code::OffsetOutOfRange;
         let moves = is_outside && self.run.spec.source.on_out_of_range != PositionPolicy::Fail;
-        if self.run.spec.errors.block == Block::Job && !moves {
+        if matches!(cause, JobError::Consumer(_)) {
+            // Whether the topic is gone, or another one has its name, the next look tells.
+            self.discovery.hurry(Instant::now());
+        }
+        let may_pass = matches!(
+            cause,
+            JobError::Consumer(ConsumerError::TopicUnknown { .. })
+        );
+        if may_pass {
+            tracing::debug!(%partition, "the brokers do not know it");
+        } else if self.run.spec.errors.block == Block::Job && !moves {
             return self.on_blocked(cause);
         }
         let failure = cause.failure(self.run.clock.now());
@@ -37,7 +47,6 @@ impl JobTask {
 
     /// Parks a partition for something that was noticed here. Its subtask reads no further; a batch that it has taken is
     /// still written.
-    #[expect(dead_code, reason = "the watch over topics parks by this")]
     pub(super) fn park(&mut self, partition: &TopicPartition, failure: JobFailure) {
         if self.parked.contains_key(partition) {
             return;
@@ -109,6 +118,8 @@ impl JobTask {
         let decided = Decided {
             offset: next,
             topic_id: state.topic_id.clone(),
+            reason: None,
+            position_id: None,
         };
         self.skips.push(SkipWaiter {
             partition: partition.clone(),
@@ -118,11 +129,11 @@ impl JobTask {
         self.decide(partition, decided);
     }
 
-    /// Whether a checkpoint that is stored now decides the position behind a record for an operator.
-    pub(super) fn skips_a_record(&self) -> bool {
+    /// Whether one of these decisions is an operator's over a record.
+    pub(super) fn skips_a_record(&self, decided: &BTreeSet<TopicPartition>) -> bool {
         self.skips
             .iter()
-            .any(|skip| self.pending.resolved().contains_key(&skip.partition))
+            .any(|skip| decided.contains(&skip.partition))
     }
 
     /// Answers those whose record a completed checkpoint leaves out.

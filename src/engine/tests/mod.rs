@@ -6,8 +6,10 @@
 
 mod checkpoints;
 mod cluster;
+mod discovery;
 mod failures;
 mod letters;
+mod limits;
 mod parking;
 mod records;
 mod sink;
@@ -33,12 +35,15 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, TopicPartition,
+    Offset, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::{Block, ErrorsSpec, OnBadRecord},
-    job::{CheckpointSpec, CommitToGroup, Format, PositionPolicy},
+    job::{CheckpointSpec, CommitToGroup, Format, PositionPolicy, SourceSpec},
     job_status::JobStatus,
+    limits::LimitsSpec,
+    resolver::StartReason,
     start::StopCheckpoint,
+    subtask::owner,
     views::CheckpointReport,
 };
 use cluster::Cluster;
@@ -100,6 +105,12 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// The id of the topic that the positions belong to.
+    topic_id: Option<&'static str>,
+    /// Partitions that the start only keeps.
+    reasons: BTreeMap<i32, StartReason>,
+    source: fn(&mut SourceSpec),
+    limits: LimitsSpec,
 }
 
 impl Default for Setup {
@@ -109,6 +120,10 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            topic_id: None,
+            reasons: BTreeMap::new(),
+            source: |_| {},
+            limits: LimitsSpec::default(),
         }
     }
 }
@@ -185,6 +200,8 @@ impl World {
         spec.source.on_out_of_range = on_out_of_range;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
+        (setup.source)(&mut spec.source);
+        spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
@@ -196,7 +213,7 @@ impl World {
             let position = CheckpointPosition {
                 next_offset: position.map(offset),
                 position_id: CheckpointId(1),
-                topic_id: None,
+                topic_id: setup.topic_id.map(|id| TopicId(id.into())),
             };
             (partition(*number), position)
         });
@@ -218,6 +235,11 @@ impl World {
             spec,
             lease,
             start,
+            reasons: setup
+                .reasons
+                .into_iter()
+                .map(|(number, reason)| (partition(number), reason))
+                .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),

@@ -8,6 +8,7 @@ use crate::model::{
     job_state::JobState,
     offset::Offset,
     parked::ParkedPartition,
+    resolver::StartReason,
 };
 
 use super::NextStep;
@@ -151,8 +152,12 @@ pub struct PartitionOffsetsView {
     pub readable_end: Option<Offset>,
     /// The live position: next record to read.
     pub position: Option<Offset>,
+    /// Why the run began to read it where it did; `null` for a job that does not run, and while it waits for a position.
+    pub start_reason: Option<StartReason>,
     /// The position in the newest completed checkpoint.
     pub checkpointed: Option<Offset>,
+    /// The checkpoint that last decided its position from outside: a start, a skip, a discovery.
+    pub position_id: Option<CheckpointId>,
     /// The group's committed offset.
     pub group_committed: Option<Offset>,
     /// Where the sink stands, by its own word: everything before is in the target. `null` for a sink that keeps no progress.
@@ -195,6 +200,10 @@ pub struct Retention {
     /// `checkpointed - earliest`: how far the log's beginning may move before unread records are lost; below zero that many
     /// offsets are gone already. `null` where one of the two is unknown.
     pub offsets_left: Option<i64>,
+    /// Milliseconds until the log's beginning reaches `checkpointed`, if it goes on as fast as it was seen to and the job no
+    /// faster than it was seen to; 0 where it has passed. `null` where too little was seen of either, where the log's
+    /// beginning does not move or does not come nearer, and where nothing is unread.
+    pub estimated_ms: Option<i64>,
 }
 
 /// How the group's committed offset differs from the checkpoint's.
@@ -249,8 +258,10 @@ pub enum Flag {
     TopicRecreated,
     /// The checkpoint does not hold it.
     NewSinceCheckpoint,
-    /// The checkpoint holds it, the spec does not read it.
-    NotSubscribedNow,
+    /// The checkpoint holds it, the spec does not read it: its position is kept for the day on which it does again.
+    Detached,
+    /// It is read, and the brokers do not have it any more. Its position is kept.
+    PartitionGone,
     /// It has no leader.
     NoLeader,
     /// The group's offset is ahead of the checkpoint.

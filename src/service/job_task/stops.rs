@@ -17,6 +17,7 @@ use crate::{
         ports::{JobLease, Sink},
     },
     model::{
+        attempt::AttemptOutcome,
         code::Code,
         job_state::{DesiredState, JobState},
         job_status::JobFailure,
@@ -72,6 +73,7 @@ impl JobTask {
             report: None,
             blocked: None,
         };
+        let mut how = AttemptOutcome::Stopped;
         self.show(JobState::Stopping);
         note_step(&self.core, operation, "the last checkpoint is being taken").await;
         if let Some(lease) = self.lease {
@@ -99,6 +101,8 @@ impl JobTask {
                 {
                     self.forget_run();
                     let failure = error.failure(self.core.now());
+                    let outcome = AttemptOutcome::Failed;
+                    self.note_end(outcome, Some(&failure)).await;
                     let refused = ServiceError::new(
                         Code::JobFailed,
                         format!(
@@ -113,11 +117,13 @@ impl JobTask {
                     return None;
                 }
                 tracing::warn!(job = %self.job.name, %error, "the run failed while it was being stopped");
+                how = AttemptOutcome::Failed;
                 ended.blocked = Some(error.failure(self.core.now()));
             }
         }
         self.keep_parked().await;
         self.forget_run();
+        self.note_end(how, ended.blocked.as_ref()).await;
         // Whoever waits for the stop sees its last checkpoint in every view.
         refresh_checkpoint(&self.core, &self.job).await;
         Some(ended)
@@ -219,6 +225,7 @@ impl JobTask {
             })
             .await?;
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -298,7 +305,8 @@ impl JobTask {
         let newest = newest.ok().flatten();
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         // A start that never came to consume gave nothing to its sink; of a run that died or failed nobody knows.
-        let never_began = before != JobState::Failed && row.running.is_none() && !self.failed_run;
+        let has_run = matches!(before, JobState::Failed | JobState::BackingOff);
+        let never_began = !has_run && row.running.is_none() && !self.failed_run;
         Some(StopReport {
             checkpoint: None,
             position_lag: None,
@@ -385,11 +393,18 @@ impl JobTask {
                 }
             }
             self.forget_run();
+            self.note_end(AttemptOutcome::ServerStopped, None).await;
         }
         let Some(lease) = self.lease else {
             return;
         };
-        let settled = self.settle_as(&lease, JobState::Stopped, None, true).await;
+        // The pause after a crash is not shortened by the server's own.
+        let state = if self.job.state() == JobState::BackingOff {
+            JobState::BackingOff
+        } else {
+            JobState::Stopped
+        };
+        let settled = self.settle_as(&lease, state, None, true).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");
         }

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use fault_proxy::{Protocol, Proxy};
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication},
@@ -22,6 +23,10 @@ use super::{
 };
 
 const ANSWER: Duration = Duration::from_secs(20);
+
+/// How long one client is given for a question that is asked again by another. Ample for an answer; and a client that asked
+/// a broker just after it was frozen may have forgotten it for ever (librdkafka issue 5301).
+pub(super) const ATTEMPT: Duration = Duration::from_secs(8);
 
 /// A Kafka cluster as a test speaks to it.
 #[derive(Debug, Clone)]
@@ -153,13 +158,13 @@ impl Kafka {
 
     /// First offset and end of a partition's log, as a consumer that sees all records finds them.
     pub(crate) fn bounds(&self, topic: &str, partition: i32) -> (i64, i64) {
-        let consumer: BaseConsumer = self
-            .config()
-            .set("isolation.level", "read_uncommitted")
-            .create()
-            .expect("a consumer");
         eventually("the ends of the log", SOON, || {
-            consumer.fetch_watermarks(topic, partition, ANSWER)
+            let consumer: BaseConsumer = self
+                .config()
+                .set("isolation.level", "read_uncommitted")
+                .create()
+                .expect("a consumer");
+            consumer.fetch_watermarks(topic, partition, ATTEMPT)
         })
     }
 
@@ -175,7 +180,7 @@ impl Kafka {
             list.add_partition(topic, partition);
         }
         let committed = eventually("the group's offsets", SOON, || {
-            self.member(group).committed_offsets(list.clone(), ANSWER)
+            self.member(group).committed_offsets(list.clone(), ATTEMPT)
         });
         committed
             .elements()
@@ -227,6 +232,23 @@ impl PrivateKafka {
 
     /// With settings of the brokers, `key=value` each.
     pub(crate) fn start_with(brokers: u32, settings: &[&str]) -> Self {
+        let options: Vec<&str> = settings.iter().flat_map(|set| ["--set", set]).collect();
+        Self::start_as(brokers, &options)
+    }
+
+    /// One broker that everybody reaches through a proxy only: it names the proxy's address as its own.
+    pub(crate) fn start_behind_proxy() -> (Self, Proxy) {
+        // Nobody listens there; the broker's port is known once it has one.
+        let nowhere = "127.0.0.1:1";
+        let proxy = block_on(async { Proxy::start(nowhere, Protocol::Bytes) }).expect("a proxy");
+        let address = proxy.address().to_string();
+        let mut cluster = Self::start_as(1, &["--advertise", &address]);
+        proxy.aim(&cluster.kafka.bootstrap);
+        cluster.kafka.bootstrap = address;
+        (cluster, proxy)
+    }
+
+    fn start_as(brokers: u32, options: &[&str]) -> Self {
         let turn = lock(&PRIVATE);
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("kafka");
@@ -241,9 +263,7 @@ impl PrivateKafka {
             "--heap",
             "384m",
         ];
-        for setting in settings {
-            arguments.extend(["--set", setting]);
-        }
+        arguments.extend(options);
         let answer = run_script("kafka", &arguments);
         let bootstrap = answer
             .lines()
