@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
+    errors_spec::{Block, OnBadRecord},
     job::{CommitToGroup, Format, Isolation, NewPartitions, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
@@ -48,6 +49,8 @@ described! {
         startup_mode: StartupMode,
         /// When to checkpoint.
         checkpoint: Option<CheckpointTimesDocument>,
+        /// What happens when something would fail the same way again; see docs/bad-records.md.
+        errors: Option<ErrorsDocument>,
         /// Where the records go.
         sink: SinkDocument,
     }
@@ -74,13 +77,13 @@ described! {
         /// Which records are seen.
         #[schema(default = "read_committed", inline)]
         isolation: Option<Isolation>,
-        /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+        /// What a value must be; what becomes of a record that is not stands in `errors`.
         #[schema(default = "bytes", inline)]
         format: Option<Format>,
         /// Whether completed checkpoints are committed to the group.
         #[schema(default = "on-checkpoint", inline)]
         commit_to_group: Option<CommitToGroup>,
-        /// What a start does when a stored position lies outside the log.
+        /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
         #[schema(default = "fail", inline)]
         on_out_of_range: Option<PositionPolicy>,
         /// What a start does when a group offset is asked for and the group has none.
@@ -104,6 +107,16 @@ described! {
         /// before they were found.
         #[schema(default = "earliest", inline)]
         new_partitions: Option<NewPartitions>,
+    }
+
+    /// What happens when something would fail the same way again.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ErrorsDocument {
+        /// What a failure of one record, or of one partition, stops.
+        #[schema(default = "partition", inline)]
+        block: Option<Block>,
+        /// What becomes of a record that cannot be processed; `stop` if it is not said.
+        on_bad_record: Option<OnBadRecord>,
     }
 
     /// When to checkpoint.
@@ -421,6 +434,7 @@ mod tests {
 
     use super::*;
     use crate::model::{
+        errors_spec::ErrorsSpec,
         field_error::FieldError,
         group_reset::ResetRequest,
         ids::JobName,
@@ -509,6 +523,7 @@ mod tests {
             members::<PartitionDiscoveryDocument>(),
             members::<PartitionDiscovery>()
         );
+        assert_eq!(members::<ErrorsDocument>(), members::<ErrorsSpec>());
         assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
         assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
         assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());

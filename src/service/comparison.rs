@@ -215,6 +215,7 @@ impl Comparison<'_> {
                 .map(|(held, checkpointed)| held.distance_from(checkpointed)),
             oldest_unread_age_ms: self.oldest_unread_age_ms(partition, stored, bounds, &flags),
             retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
+            parked: None,
             flags,
         }
     }

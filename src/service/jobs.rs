@@ -25,6 +25,7 @@ use crate::{
         job::CommitToGroup,
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
+        parked::ParkedPartition,
         resolver::Warning,
         topic::TopicPartition,
         views::{
@@ -50,6 +51,7 @@ pub(crate) struct Standing {
     status: Option<Arc<JobStatus>>,
     waiting: Vec<crate::model::job_status::Waiting>,
     pending_fields: Vec<String>,
+    parked: Vec<ParkedPartition>,
     warnings: Vec<Warning>,
     pub(crate) summary: String,
     pub(crate) next: Vec<NextStep>,
@@ -67,7 +69,7 @@ pub(crate) fn compare_now(
 ) -> Vec<PartitionOffsetsView> {
     let install = core.known_install().map(|install| install.short());
     let now = core.now();
-    compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -86,7 +88,9 @@ pub(crate) fn compare_now(
         log_starts: None,
         checkpoint_every: None,
         now,
-    })
+    });
+    facts.mark_parked(&mut partitions);
+    partitions
 }
 
 /// How many of the checkpoint's positions lie outside their logs.
@@ -110,6 +114,7 @@ impl Standing {
         let lag = job_lag(&totals);
         let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
         let health = facts.health(now);
+        let parked = facts.parked();
         let row = facts.row.clone();
         let pending_fields = match (&facts.run, &row.running) {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
@@ -125,6 +130,7 @@ impl Standing {
             desired: row.desired_state,
             health: &health,
             failure: row.failure.as_ref(),
+            parked: &parked,
             lag: &lag,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
@@ -159,6 +165,7 @@ impl Standing {
             status,
             waiting: facts.all_waiting(now),
             pending_fields,
+            parked,
             warnings,
             health,
             row,
@@ -233,11 +240,14 @@ impl Standing {
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
             discovery: status.map(|status| status.discovery.clone()),
+            bad_records: status.map(|status| status.bad_records),
+            positions_moved: status.map(|status| status.positions_moved),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
             pending_start: row.pending_start,
             failure: row.failure,
+            parked: self.parked,
             labels: row.spec.labels,
             job: row.name,
         }
@@ -496,6 +506,9 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         bytes: status.map(|status| status.bytes),
         discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
+        parked_partitions: status.map(|status| status.parked.len()),
+        bad_records: status.map(|status| status.bad_records),
+        positions_moved: status.map(|status| status.positions_moved),
     }
 }
 

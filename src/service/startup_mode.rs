@@ -466,6 +466,7 @@ mod tests {
             state_since: DateTime::UNIX_EPOCH,
             failure: None,
             failed_record: None,
+            parked: Vec::new(),
             pending_start: pending.map(|from| PendingStart {
                 id: "p".to_owned(),
                 from: serde_json::from_value(from.clone()).unwrap(),

@@ -278,26 +278,6 @@ impl CheckpointStore for Store {
         .await
     }
 
-    async fn note_event(
-        &self,
-        lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
-    ) -> Result<()> {
-        let (lease, details) = (*lease, details.clone());
-        self.fenced(
-            format!("note the event {kind} of job {}", lease.job),
-            &lease,
-            move |connection, owner| {
-                Box::pin(async move {
-                    let actor = instance_actor(&owner);
-                    note(connection, Some(lease.job), kind, &actor, &details).await
-                })
-            },
-        )
-        .await
-    }
-
     /// An attempt that was given up but turns out to be stored as completed stays completed.
     async fn record_failure(&self, lease: &JobLease, attempt: &FailedCheckpoint) -> Result<()> {
         let (lease, attempt) = (*lease, attempt.clone());
@@ -652,9 +632,9 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                        OR (place_by_output = 1 AND has_output)
                        OR (place_in_minute = 1 AND age <= interval '1 hour')
                        OR (place_in_hour = 1 AND age <= interval '7 days')
-                       OR (kind IN ('start', 'stop', 'manual', 'skip') AND age <= interval '30 days')
+                       OR (kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND age <= interval '30 days')
                        -- From there a start, a stop, a skip or a caller's checkpoint went on: the way back.
-                       OR (next_kind IN ('start', 'stop', 'manual', 'skip') AND next_age <= interval '30 days')
+                       OR (next_kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND next_age <= interval '30 days')
                    ELSE place <= 50 AND age <= interval '7 days'
                    END
                 -- The next number is counted from it.

@@ -93,7 +93,22 @@ export interface JobView extends JobItem {
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
   discovery?: Discovery | null;
+  parked?: Parked[];
+  bad_records?: { skipped: number; dead_lettered: number } | null;
+  positions_moved?: number | null;
   warnings?: Reason[];
+}
+
+/** A partition that is not read, where it stands and why. */
+export interface Parked {
+  topic: string;
+  partition: number;
+  offset?: number | null;
+  code: string;
+  phase?: string | null;
+  detail?: string;
+  lost?: { side: string; from: number; to: number; offsets: number } | null;
+  since?: string;
 }
 
 /** How a running job looks for new partitions. */

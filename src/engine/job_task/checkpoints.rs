@@ -160,7 +160,11 @@ impl JobTask {
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {
-        let skips_a_record = self.skips_a_record();
+        let decides = if self.skips_a_record() {
+            Some(CheckpointKind::Skip)
+        } else {
+            self.moves_a_position().then_some(CheckpointKind::Reset)
+        };
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return;
         };
@@ -204,8 +208,9 @@ impl JobTask {
             );
         }
         positions.extend(self.kept.clone());
-        if skips_a_record && attempt.kind == CheckpointKind::Periodic {
-            attempt.kind = CheckpointKind::Skip;
+        let is_plain = attempt.kind == CheckpointKind::Periodic && !attempt.decided.is_empty();
+        if let Some(kind) = decides.filter(|_| is_plain) {
+            attempt.kind = kind;
         }
         let checkpoint = Checkpoint {
             id,
@@ -276,7 +281,8 @@ impl JobTask {
         // What is kept of partitions that the spec does not read never moves, and the group does not hear of it.
         self.last_offsets
             .retain(|partition, _| self.partitions.contains_key(partition));
-        let commits = self.commits_to_group();
+        // As the store notes it: the next checkpoint tells the group.
+        let commits = self.commits_to_group() && checkpoint.kind != CheckpointKind::Skip;
         let group_commit = if commits {
             GroupCommit::PENDING
         } else {
@@ -333,9 +339,7 @@ impl JobTask {
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
         self.replaced.remove(&partition);
-        if self.parked.contains_key(&partition) {
-            Arc::make_mut(&mut self.parked).remove(&partition);
-        }
+        self.goes_on(&partition, offset);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,

@@ -88,7 +88,7 @@ impl JobTask {
             }
         }
         for (kind, partitions) in history {
-            self.note_event(kind, json!({"partitions": partitions}));
+            self.notes.tell(kind, json!({"partitions": partitions}));
         }
         self.look_up_now = true;
         self.watch_pending();
@@ -291,18 +291,6 @@ impl JobTask {
                 Some((partition.clone(), position))
             })
             .collect()
-    }
-
-    pub(super) fn note_event(&mut self, kind: &'static str, details: Value) {
-        let (store, lease, write) = (
-            Arc::clone(&self.run.store),
-            self.run.lease,
-            self.store_writes.begin(),
-        );
-        self.note(write.until_known(move || {
-            let (store, details) = (Arc::clone(&store), details.clone());
-            async move { store.note_event(&lease, kind, &details).await }
-        }));
     }
 
     /// What the run shows of its looks.

@@ -7,7 +7,10 @@
 
 mod checkpoints;
 mod discovery;
+mod left_out;
+mod notes;
 mod observation;
+mod out_of_range;
 mod parking;
 mod store_writes;
 
@@ -46,11 +49,12 @@ use crate::model::{
     code::Code,
     ids::CheckpointId,
     job_status::{
-        CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus, LivePartition, Waiting,
+        BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
+        LivePartition, Waiting,
     },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::{Blocker, SinkPosition, StartReason},
+    resolver::{Blocker, LogBounds, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -139,6 +143,7 @@ enum Background {
     },
     LookedUp(Result<LookedUp, KafkaError>),
     Discovered(Result<Vec<TopicDescription>, KafkaError>),
+    Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -161,6 +166,13 @@ pub(super) struct JobTask {
     replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    notes: notes::Notes,
+    left_out: left_out::LeftOutLog,
+    /// When it was asked last where the logs of partitions begin and end that are parked outside.
+    bounds_asked: Option<Instant>,
+    asking_bounds: bool,
+    /// Positions that the log did not hold and that were moved.
+    moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
     skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
@@ -231,6 +243,9 @@ impl JobTask {
             waiting: Vec::new(),
             discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
+            notes: Arc::default(),
+            bad_records: BadRecordCounters::default(),
+            positions_moved: 0,
         }
     }
 
@@ -315,6 +330,11 @@ impl JobTask {
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
             parked: Arc::new(discovery::gone_at_start(&run)),
+            notes: notes::Notes::default(),
+            left_out: left_out::LeftOutLog::default(),
+            bounds_asked: None,
+            asking_bounds: false,
+            moved: 0,
             skips: Vec::new(),
             partitions,
             committer: None,
@@ -383,7 +403,8 @@ impl JobTask {
             if self.parked.contains_key(partition) {
                 continue;
             }
-            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            let assignment = (partition.clone(), position);
+            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
@@ -432,6 +453,8 @@ impl JobTask {
             },
             view: Arc::clone(&view),
             has_output: false,
+            job: self.run.name.clone(),
+            bad_records: self.bad_records(),
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -526,7 +549,10 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_) | Background::Discovered(_)) | Err(_) => {}
+                Ok(
+                    Background::LookedUp(_) | Background::Discovered(_) | Background::Bounds(_),
+                )
+                | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -904,6 +930,7 @@ impl JobTask {
                 at,
                 cause,
             } => self.on_parked(&partition, at, cause),
+            SubtaskEvent::LeftOut(records) => self.left_out.add(records),
         }
     }
 
@@ -916,6 +943,7 @@ impl JobTask {
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Ok(Background::Discovered(look)) => self.on_discovered(look),
+            Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),

@@ -10,7 +10,8 @@ use crate::{
     engine::error::ConsumerError,
     model::{
         Code,
-        job::{NewPartitions, PartitionDiscovery, PositionPolicy},
+        job::{NewPartitions, PartitionDiscovery},
+        job_status::StatusNote,
         parked::ParkedPartition,
     },
 };
@@ -80,6 +81,11 @@ async fn until_waiting(job: &JobHandle, code: Code, waits: bool) {
         status.waiting.iter().any(|waiting| waiting.code == code) == waits
     })
     .await;
+}
+
+/// What the run told for the history.
+fn told(job: &JobHandle) -> Vec<StatusNote> {
+    job.status().notes.iter().cloned().collect()
 }
 
 fn position(checkpoint: &Checkpoint, number: i32) -> (Option<i64>, i64, Option<String>) {
@@ -215,8 +221,14 @@ async fn what_vanishes_is_parked_with_its_position_and_goes_on_when_it_is_back()
     );
     world.cluster.deliver(1, 8..=9);
     world.until_written(6).await;
-    let told: Vec<&str> = world.store.events().iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(told, ["partition-gone", "partition-returned"]);
+    let told: Vec<&str> = told(&job).iter().map(|note| note.kind).collect();
+    let expected = [
+        "partition-parked",
+        "partition-gone",
+        "partition-returned",
+        "partition-goes-on",
+    ];
+    assert_eq!(told, expected);
     stop(&job, StopCheckpoint::Required).await;
     assert_eq!(world.sink.written_of(1), [5, 6, 7, 8, 9]);
 }
@@ -246,9 +258,9 @@ async fn a_recreated_topic_parks_its_partitions_until_somebody_decides() {
         0,
         "it would mean other records"
     );
-    let (kind, details) = world.store.events().pop().unwrap();
-    assert_eq!(kind, "topic-recreated");
-    assert_eq!(details["partitions"][0]["new_topic_id"], "b");
+    let note = told(&job).pop().unwrap();
+    assert_eq!(note.kind, "topic-recreated");
+    assert_eq!(note.details["partitions"][0]["new_topic_id"], "b");
     stop(&job, StopCheckpoint::Required).await;
 }
 

@@ -40,7 +40,6 @@ pub(super) enum Call {
     Failure,
     Outcome,
     Confirm,
-    Event,
 }
 
 struct State {
@@ -48,7 +47,6 @@ struct State {
     failed: Vec<FailedCheckpoint>,
     outcomes: BTreeMap<CheckpointId, GroupCommitStatus>,
     confirmed: usize,
-    events: Vec<(&'static str, serde_json::Value)>,
     answers: BTreeMap<Call, Answers>,
     calls: BTreeMap<Call, usize>,
     was_fenced: bool,
@@ -67,7 +65,6 @@ impl MemoryStore {
                 failed: Vec::new(),
                 outcomes: BTreeMap::new(),
                 confirmed: 0,
-                events: Vec::new(),
                 answers: BTreeMap::new(),
                 calls: BTreeMap::new(),
                 was_fenced: false,
@@ -87,7 +84,6 @@ impl MemoryStore {
             Call::Failure,
             Call::Outcome,
             Call::Confirm,
-            Call::Event,
         ] {
             self.answer_to(call, answers);
         }
@@ -117,11 +113,6 @@ impl MemoryStore {
 
     pub(super) fn failed(&self) -> Vec<FailedCheckpoint> {
         self.state.lock().unwrap().failed.clone()
-    }
-
-    /// Entries of the history, in order.
-    pub(super) fn events(&self) -> Vec<(&'static str, serde_json::Value)> {
-        self.state.lock().unwrap().events.clone()
     }
 
     pub(super) fn outcome(&self, id: CheckpointId) -> Option<GroupCommitStatus> {
@@ -229,18 +220,6 @@ impl CheckpointStore for MemoryStore {
         let status = group_commit.status;
         self.call(Call::Outcome, |state| {
             state.outcomes.insert(id, status);
-        })
-        .await
-    }
-
-    async fn note_event(
-        &self,
-        _lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
-    ) -> Result<(), StoreError> {
-        self.call(Call::Event, |state| {
-            state.events.push((kind, details.clone()));
         })
         .await
     }

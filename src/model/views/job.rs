@@ -10,7 +10,8 @@ use crate::model::{
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
     job_state::{DesiredState, JobState},
-    job_status::{CommitCounters, DiscoveryStatus, JobFailure, Waiting},
+    job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus, JobFailure, Waiting},
+    parked::ParkedPartition,
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
@@ -140,6 +141,9 @@ pub struct JobView {
     pub waiting: Vec<Waiting>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
+    /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of
+    /// its last run.
+    pub parked: Vec<ParkedPartition>,
     /// Records given to the sink in this run; `null` when it does not run.
     pub records: Option<u64>,
     /// Bytes of keys and values given to the sink in this run; `null` when it does not run.
@@ -148,6 +152,10 @@ pub struct JobView {
     pub redelivered: Option<u64>,
     /// How it looks for new partitions; `null` when it does not run.
     pub discovery: Option<DiscoveryStatus>,
+    /// Records that could not be processed and were left out in this run; `null` when it does not run.
+    pub bad_records: Option<BadRecordCounters>,
+    /// Positions that their logs did not hold and that were moved in this run; `null` when it does not run.
+    pub positions_moved: Option<u64>,
     /// The sink's delivery guarantee, in the words of docs/guarantees.md.
     pub delivery: &'static str,
     /// The labels.

@@ -14,6 +14,7 @@ use crate::{
 impl JobTask {
     pub(super) async fn run_ended(&mut self, end: JobEnd) {
         self.failed_run = true;
+        self.keep_parked().await;
         self.forget_run();
         refresh_checkpoint(&self.core, &self.job).await;
         if self.run_since.elapsed() >= LAST_PAUSE {
@@ -44,6 +45,7 @@ impl JobTask {
                 self.restart().await;
             }
             JobError::Decode { .. }
+            | JobError::DeadLetter { .. }
             | JobError::Consumer(_)
             | JobError::Sink(_)
             | JobError::Store(_)

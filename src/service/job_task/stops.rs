@@ -116,6 +116,7 @@ impl JobTask {
                 ended.blocked = Some(error.failure(self.core.now()));
             }
         }
+        self.keep_parked().await;
         self.forget_run();
         // Whoever waits for the stop sees its last checkpoint in every view.
         refresh_checkpoint(&self.core, &self.job).await;

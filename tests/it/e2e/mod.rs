@@ -6,6 +6,7 @@
 mod bad_record;
 mod broker;
 mod changed_topics;
+mod dead_letters;
 mod discovery;
 mod group;
 mod group_reset;
@@ -17,6 +18,7 @@ mod many_partitions;
 mod oldest_unread;
 mod outages;
 mod parallelism;
+mod parked;
 mod postgres;
 mod quiet_sink;
 mod restart;
