@@ -549,9 +549,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(
-                    Background::LookedUp(_) | Background::Discovered(_) | Background::Bounds(_),
-                )
+                Ok(Background::LookedUp(_) | Background::Discovered(_) | Background::Bounds(_))
                 | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },

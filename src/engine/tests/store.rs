@@ -79,12 +79,7 @@ impl MemoryStore {
 
     /// How every call is answered from now on.
     pub(super) fn answer(&self, answers: Answers) {
-        for call in [
-            Call::Complete,
-            Call::Failure,
-            Call::Outcome,
-            Call::Confirm,
-        ] {
+        for call in [Call::Complete, Call::Failure, Call::Outcome, Call::Confirm] {
             self.answer_to(call, answers);
         }
     }

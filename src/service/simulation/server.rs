@@ -466,6 +466,7 @@ impl Server {
             reasons: std::collections::BTreeMap::new(),
             kafka,
             sink,
+            dead_letters: None,
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
@@ -490,7 +491,11 @@ impl Server {
                 .decide(&cluster, &*sink, &progress, &plain, &intent)
                 .await?;
             let stands_at = position_in(&resolved, request).unwrap_or(None);
-            let verdict = judge(request, stands_at, row.failed_record.as_ref());
+            let verdict = judge(
+                request,
+                stands_at,
+                &row.failed_record.iter().collect::<Vec<_>>(),
+            );
             let checkpoint = match verdict {
                 SkipVerdict::Skip(next) if resolved.blockers.is_empty() => {
                     let mut checkpoint = self
@@ -558,6 +563,7 @@ impl Server {
             JobError::Decode { .. }
             | JobError::Consumer(_)
             | JobError::Sink(_)
+            | JobError::DeadLetter { .. }
             | JobError::Store(_)
             | JobError::Panicked { .. } => {
                 let settled = self.failed(&error);
@@ -593,6 +599,7 @@ impl Server {
                 | ConsumerError::TopicRecreated { .. },
             )
             | JobError::Sink(_)
+            | JobError::DeadLetter { .. }
             | JobError::Store(_)
             | JobError::Panicked { .. } => false,
         };

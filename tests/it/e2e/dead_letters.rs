@@ -268,7 +268,10 @@ fn a_refused_row_becomes_a_letter_and_every_other_record_stands_once() {
     });
     scene.await_positions(&[(0, 602), (1, 500)]);
     scene.job.checkpoint();
-    assert_eq!(scene.checkpointed().1, [(0, Some(602)), (1, Some(500))].into());
+    assert_eq!(
+        scene.checkpointed().1,
+        [(0, Some(602)), (1, Some(500))].into()
+    );
     assert_eq!(warehouse.rows(), 1_100);
     // At least once: a letter whose record is read again is written again.
     let found = read_all(scene, &letters, 2);

@@ -15,11 +15,7 @@ fn the_first_page_shows_jobs_and_offsets_in_a_browser() {
     scene.produce(2, 4);
     scene.producer.send(&scene.name, 2, b"{not json", None);
     scene.producer.flush();
-    let spec = with(
-        scene.spec(&earliest()),
-        "/checkpoint/interval",
-        json!("2s"),
-    );
+    let spec = with(scene.spec(&earliest()), "/checkpoint/interval", json!("2s"));
     scene
         .job
         .put_spec(&with(spec, "/source/format", json!("json")));
