@@ -339,8 +339,9 @@ impl CheckpointCoordinator {
 fn precedence(kind: CheckpointKind) -> u8 {
     match kind {
         CheckpointKind::Start | CheckpointKind::Skip | CheckpointKind::Periodic => 0,
-        CheckpointKind::Manual => 1,
-        CheckpointKind::Stop | CheckpointKind::Failure => 2,
+        CheckpointKind::Discovery => 1,
+        CheckpointKind::Manual => 2,
+        CheckpointKind::Stop | CheckpointKind::Failure => 3,
     }
 }
 

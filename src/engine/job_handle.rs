@@ -1,6 +1,6 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,10 +16,11 @@ use super::{
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
     limits::LimitsSpec,
     offset::Offset,
+    resolver::StartReason,
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -40,6 +41,8 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Why each of its partitions begins there, or is not read.
+    pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -50,6 +53,13 @@ pub struct JobRun {
     pub clock: Arc<dyn Clock>,
     /// How well the lease is known to hold.
     pub lease_health: watch::Receiver<LeaseHealth>,
+}
+
+impl JobRun {
+    /// Whether the start checkpoint only keeps a partition that the spec does not read.
+    pub(super) fn is_detached(&self, partition: &TopicPartition) -> bool {
+        self.reasons.get(partition) == Some(&StartReason::Detached)
+    }
 }
 
 /// How a run ended.
@@ -94,6 +104,8 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    SetDiscovery(PartitionDiscovery),
+    LookAtTopics,
     Skip {
         partition: TopicPartition,
         at: Offset,
@@ -238,6 +250,18 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Has the run look at its topics soon, whatever the interval: somebody saw that one of them is not what it was.
+    pub fn look_at_topics(&self) {
+        // A run that is too busy to listen looks by itself.
+        let _unheard = self.commands.try_send(Command::LookAtTopics);
+    }
+
+    /// Changes how new partitions are looked for, from now on.
+    pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
     }
 
     /// Changes how fast the job may go, from now on, also for what is being held back.

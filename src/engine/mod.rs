@@ -39,6 +39,7 @@ pub mod backoff;
 mod checkpoint_coordinator;
 mod consumer_thread;
 mod deserialization;
+mod discovery;
 pub mod error;
 mod fetcher;
 mod group_commits;
@@ -53,6 +54,7 @@ mod subtask;
 #[cfg(test)]
 mod tests;
 mod threads;
+pub mod topics;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

@@ -410,6 +410,10 @@ impl SubtaskTask {
                     served,
                     what: Content::OutOfRange(partition),
                 })) => self.out_of_range(partition, served).await,
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Unknown(partition),
+                })) => self.unknown(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
                 Next::Sink(outcome) => self.heard(outcome)?,
@@ -522,6 +526,19 @@ impl SubtaskTask {
         let cause = ConsumerError::OutOfRange {
             partition: partition.clone(),
             position,
+        };
+        let cause = cause.into();
+        self.parked(Parking { partition, cause }).await;
+    }
+
+    /// The brokers do not know a partition. What comes of it next may be of another topic of that name, so nothing is taken
+    /// until somebody has looked.
+    async fn unknown(&mut self, partition: TopicPartition, served: u64) {
+        if self.fetcher.park(&partition, served).is_none() {
+            return;
+        }
+        let cause = ConsumerError::TopicUnknown {
+            partition: partition.clone(),
         };
         let cause = cause.into();
         self.parked(Parking { partition, cause }).await;

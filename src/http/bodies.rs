@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
-    job::{CommitToGroup, Format, Isolation, PositionPolicy},
+    job::{CommitToGroup, Format, Isolation, NewPartitions, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
@@ -61,9 +61,15 @@ described! {
     pub(super) struct SourceDocument {
         /// Name of a Kafka connection of the server's file.
         connection: String,
-        /// The topics.
+        /// The topics, by name. Give these or a pattern.
         #[schema(min_items = 1, max_items = 1000)]
-        topics: Vec<String>,
+        topics: Option<Vec<String>>,
+        /// A regular expression (syntax of Rust's `regex` crate) that must match a topic's whole name. Kafka's own topics are
+        /// left out; it may match nothing yet.
+        #[schema(min_length = 1, max_length = 1000)]
+        topic_pattern: Option<String>,
+        /// How partitions and topics are found that appear while the job runs. Changes count at once.
+        partition_discovery: Option<PartitionDiscoveryDocument>,
         /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
         group_id: Option<String>,
         /// Whether another job may use the same group on the same connection.
@@ -84,11 +90,24 @@ described! {
         /// What a start does when a group offset is asked for and the group has none.
         #[schema(default = "fail", inline)]
         on_missing_group_offset: Option<PositionPolicy>,
-        /// What a start does when a topic was deleted and created again (its topic id changed).
+        /// What becomes of a partition when its topic was deleted and created again (its topic id changed), at a start and
+        /// while the job runs.
         #[schema(default = "fail", inline)]
         on_topic_recreated: Option<PositionPolicy>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
+    }
+
+    /// How partitions and topics are found that appear while the job runs.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct PartitionDiscoveryDocument {
+        /// Time between two looks at the brokers' metadata, 1s to 1d.
+        #[schema(default = "30s", inline)]
+        interval: Option<HumanDuration>,
+        /// Where such partitions begin: at their first record, or by the startup mode, which may pass over what was written
+        /// before they were found.
+        #[schema(default = "earliest", inline)]
+        new_partitions: Option<NewPartitions>,
     }
 
     /// When to checkpoint.
@@ -466,7 +485,7 @@ mod tests {
         field_error::FieldError,
         group_reset::ResetRequest,
         ids::JobName,
-        job::{CheckpointSpec, JobSpec, SourceSpec},
+        job::{CheckpointSpec, JobSpec, PartitionDiscovery, SourceSpec},
         limits::LimitsSpec,
         restart::RestartStrategy,
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
@@ -561,6 +580,10 @@ mod tests {
         assert_eq!(
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
+        );
+        assert_eq!(
+            members::<PartitionDiscoveryDocument>(),
+            members::<PartitionDiscovery>()
         );
         assert_eq!(members::<LimitsDocument>(), members::<LimitsSpec>());
         assert_eq!(variants::<RestartDocument>(), variants::<RestartStrategy>());

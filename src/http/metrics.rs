@@ -266,6 +266,30 @@ impl Page<'_, '_> {
             "Records dropped in this run because the client delivered them twice",
             |job| one(job.redelivered),
         )?;
+        self.discoveries()?;
+        self.crashes()?;
+        self.limits()
+    }
+
+    fn discoveries(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_partitions_discovered",
+            "Partitions that this run has found since its start",
+            |job| one(job.discovery.as_ref().map(|looks| looks.discovered)),
+        )?;
+        self.gauges(
+            "handover_discovery_failing_looks",
+            "Looks for new partitions that failed since the last one that was answered",
+            |job| {
+                let looks = job.discovery.as_ref();
+                looks.map_or_else(Vec::new, |looks| {
+                    vec![(Vec::new(), i64::from(looks.failures))]
+                })
+            },
+        )
+    }
+
+    fn crashes(&mut self) -> fmt::Result {
         self.counters(
             "handover_job_crashes",
             "Runs that crashed since the server started",
@@ -275,8 +299,7 @@ impl Page<'_, '_> {
             "handover_job_restarts_in_loop",
             "Restarts after crashes that followed each other, 0 once a run has lasted",
             |job| vec![(Vec::new(), i64::from(job.restarts_in_loop))],
-        )?;
-        self.limits()
+        )
     }
 
     fn limits(&mut self) -> fmt::Result {
@@ -498,6 +521,7 @@ mod tests {
             records: None,
             bytes: None,
             redelivered: None,
+            discovery: None,
             crashes: 1,
             restarts_in_loop: 0,
             limits: None,

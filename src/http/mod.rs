@@ -108,6 +108,7 @@ where
             startup_mode::get_startup_mode,
             startup_mode::set_startup_mode
         ))
+        .routes(routes!(startup_mode::cancel_next_start))
         .routes(routes!(start_stop::get_start_plan))
         .routes(routes!(start_stop::start_job))
         .routes(routes!(start_stop::stop_job))

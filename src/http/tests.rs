@@ -439,6 +439,7 @@ fn the_operations_have_the_names_that_users_know() {
         "patchSpec",
         "getStartupMode",
         "setStartupMode",
+        "cancelNextStart",
         "getStartPlan",
         "startJob",
         "stopJob",

@@ -14,6 +14,7 @@ use super::{
     offset::Offset,
     parked::ParkedPartition,
     record::ConsumerRecord,
+    resolver::StartReason,
     topic::TopicPartition,
 };
 
@@ -54,6 +55,8 @@ pub struct JobStatus {
     pub commits: CommitCounters,
     /// What the job waits for; empty when it goes on.
     pub waiting: Vec<Waiting>,
+    /// How it looks for new partitions.
+    pub discovery: DiscoveryStatus,
     /// Partitions that are not read, each at a position that stays in every checkpoint.
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
 }
@@ -65,6 +68,23 @@ pub struct LivePartition {
     pub subtask: u32,
     /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
     pub position: Option<Offset>,
+    /// Why the run began to read it where it did; `None` while it waits for its first position.
+    pub reason: Option<StartReason>,
+}
+
+/// What a run shows of its looks at the brokers' metadata.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiscoveryStatus {
+    /// When the last look that was answered ended; `null` before the first.
+    pub looked_at: Option<DateTime<Utc>>,
+    /// How many topics that look saw of those that the spec reads.
+    pub topics: Option<usize>,
+    /// Partitions that this run has found since its start.
+    pub discovered: u64,
+    /// Looks that failed since the last one that was answered; they are repeated.
+    pub failures: u32,
+    /// Why the last look failed, while looks fail.
+    pub last_error: Option<String>,
 }
 
 /// A completed checkpoint in brief.

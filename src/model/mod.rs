@@ -33,6 +33,7 @@ pub mod start;
 pub mod startup_mode;
 pub mod subtask;
 pub mod topic;
+pub mod topic_pattern;
 pub mod views;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, CheckpointStatus};

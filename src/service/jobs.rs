@@ -241,6 +241,7 @@ impl Standing {
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
+            discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
@@ -549,6 +550,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
         bytes: status.map(|status| status.bytes),
+        discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
         crashes: counters.crashes,
         restarts_in_loop: standing

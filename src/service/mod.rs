@@ -20,6 +20,8 @@ mod records;
 mod reset_offsets;
 mod restart;
 mod retention;
+#[cfg(test)]
+mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;
@@ -222,6 +224,20 @@ impl Service {
     ) -> Result<StartupModeView> {
         self.change_startup_mode(job, document, if_match, dry_run, caller)
             .await
+    }
+
+    /// Calls off the start that was asked for ahead with `apply: next-start`: whichever it is, or only the one of this id.
+    /// None there is no error.
+    ///
+    /// # Errors
+    /// `operation-in-progress` (a start that may use it), `job-not-found`, `store-unreachable`.
+    pub async fn cancel_next_start(
+        &self,
+        job: &JobName,
+        only: Option<&str>,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        self.call_off_next_start(job, only, caller).await
     }
 
     /// Says where a start would begin, partition by partition; also the dry run of a start.

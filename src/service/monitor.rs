@@ -19,6 +19,7 @@ use crate::{
     engine::{
         error::KafkaError,
         ports::{GroupOffset, KafkaCluster, TopicDescription},
+        topics,
     },
     model::{
         code::Code,
@@ -108,11 +109,16 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     facts.attempted_at = Some(began);
     match answers.brokers {
         Ok(brokers) => {
-            if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+            if let Some(mut live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+                if let Some(status) = facts.status() {
+                    // That they do not move, or have no leader, is no news.
+                    Arc::make_mut(&mut live.partitions)
+                        .retain(|partition, _| !status.parked.contains_key(partition));
+                }
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
-            facts.note_topics(&brokers, now);
+            facts.doubt_topics(&brokers);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),
@@ -156,9 +162,9 @@ impl Answers {
 
 async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition]) -> Answers {
     let deadline = Instant::now() + DEADLINE;
-    let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
-    let (topics, failure) = match flatten(topics) {
-        Ok(topics) => (topics, None),
+    let described = timeout_at(deadline, topics::describe(cluster, &spec.source)).await;
+    let (described, failure) = match flatten(described) {
+        Ok(described) => (described, None),
         // Who does not answer the first question is not asked more: those to a coordinator that is away cost a client.
         Err(silent @ (SourceStatus::Timeout | SourceStatus::Unreachable, _)) => {
             return Answers {
@@ -170,7 +176,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
         Err(failure) => (Vec::new(), Some(failure)),
     };
     let partitions: Vec<TopicPartition> = if failure.is_none() {
-        topics
+        described
             .iter()
             .flat_map(partitions_of)
             .map(|(p, _)| p)
@@ -191,7 +197,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
     );
     let brokers = bounds.map(|bounds| {
         let mut brokers = BTreeMap::new();
-        for topic in &topics {
+        for topic in &described {
             for (partition, leader) in partitions_of(topic) {
                 let broker = BrokerPartition {
                     leader,
@@ -374,6 +380,7 @@ mod tests {
             name: "gone".to_owned(),
             id: None,
             partitions: None,
+            internal: false,
         };
         assert_eq!(partitions_of(&gone).count(), 0);
         let there = TopicDescription {
@@ -393,6 +400,7 @@ mod tests {
                 crate::model::job_status::LivePartition {
                     subtask: 0,
                     position: Offset::new(4),
+                    reason: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

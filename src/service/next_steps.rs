@@ -261,10 +261,28 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    vec![
+    let mut steps = vec![
         step("see where a start would begin", curl.get("/start-plan")),
         step("start it", curl.start(None)),
-    ]
+    ];
+    steps.extend(
+        situation
+            .pending_start
+            .map(|pending| call_off(curl, pending)),
+    );
+    steps
+}
+
+/// Drops exactly the start that is shown; another one that has replaced it since stays.
+fn call_off(curl: Curl<'_>, pending: &PendingStart) -> NextStep {
+    let path = format!("/startup-mode/next-start?id={}", pending.id);
+    step(
+        format!(
+            "call off the start from {} that was asked for ahead",
+            pending.from.name()
+        ),
+        curl.send("DELETE", &path, None),
+    )
 }
 
 /// The same start again with one decision added; a bare start would forget where it was meant to begin.
@@ -453,13 +471,16 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     }
     let restart = curl.restart(None);
     match situation.pending_start {
-        Some(pending) => steps.push(step(
-            format!(
-                "a start from {} was asked for ahead and counts from the next start on: restart it",
-                pending.from.name()
-            ),
-            restart,
-        )),
+        Some(pending) => {
+            steps.push(step(
+                format!(
+                    "a start from {} was asked for ahead and counts from the next start on: restart it",
+                    pending.from.name()
+                ),
+                restart,
+            ));
+            steps.push(call_off(curl, pending));
+        }
         None if situation.restart_required => steps.push(step(
             "parts of the spec count from the next start on: restart it",
             restart,
@@ -847,7 +868,10 @@ mod tests {
             summary(&situation),
             "stopped; a start begins from latest, once"
         );
-        assert_eq!(next(&situation).len(), 2, "the mode needs no second line");
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 3, "the mode needs no line of its own");
+        let off = "curl -sS -X DELETE '/api/v1/jobs/orders/startup-mode/next-start?id=x'";
+        assert_eq!(steps[2].curl, off);
 
         let health = Health {
             status: HealthStatus::Ok,
@@ -860,7 +884,8 @@ mod tests {
             "running; its lag is not known yet; its next start begins from latest, once"
         );
         let steps = next(&situation);
-        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert_eq!(steps.len(), 2, "{steps:?}");
         assert!(steps[0].curl.contains("/restart?wait=90s'"), "{steps:?}");
+        assert_eq!(steps[1].curl, off);
     }
 }

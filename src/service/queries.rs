@@ -8,7 +8,7 @@ use crate::model::{
     health::HealthStatus,
     ids::{CheckpointId, JobName},
     job_state::JobState,
-    job_status::CommitCounters,
+    job_status::{CommitCounters, DiscoveryStatus},
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
@@ -277,6 +277,8 @@ pub struct JobMetrics {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `None` when it does not run.
     pub redelivered: Option<u64>,
+    /// How the run looks for new partitions; `None` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
     /// Runs that crashed since this server started.
     pub crashes: u64,
     /// Restarts in the crash loop that the job is in; 0 outside of one.

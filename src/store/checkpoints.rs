@@ -275,10 +275,38 @@ impl CheckpointStore for Store {
         self.fenced(
             format!("store checkpoint {} of job {}", checkpoint.id, lease.job),
             &lease,
-            move |connection, _| {
+            move |connection, owner| {
                 Box::pin(async move {
-                    insert_completed(connection, &lease, &row).await?;
-                    Ok(())
+                    match insert_completed(connection, &lease, &row).await? {
+                        Inserted::Before => return Ok(()),
+                        Inserted::Now => {}
+                    }
+                    let Some(details) = row.decided() else {
+                        return Ok(());
+                    };
+                    let actor = instance_actor(&owner);
+                    let job = Some(lease.job);
+                    note(connection, job, "positions-decided", &actor, &details).await
+                })
+            },
+        )
+        .await
+    }
+
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
+    ) -> Result<()> {
+        let (lease, details) = (*lease, details.clone());
+        self.fenced(
+            format!("note the event {kind} of job {}", lease.job),
+            &lease,
+            move |connection, owner| {
+                Box::pin(async move {
+                    let actor = instance_actor(&owner);
+                    note(connection, Some(lease.job), kind, &actor, &details).await
                 })
             },
         )
@@ -422,6 +450,25 @@ impl NewCheckpoint {
                 .collect(),
             position_ids: positions.values().map(|one| one.position_id.0).collect(),
         }
+    }
+}
+
+impl NewCheckpoint {
+    /// The positions that a checkpoint of kind `discovery` decided, for the history; none for one of another kind.
+    fn decided(&self) -> Option<serde_json::Value> {
+        if self.kind != CheckpointKind::Discovery {
+            return None;
+        }
+        let decided = (0..self.topics.len()).filter(|index| self.position_ids[*index] == self.id.0);
+        let partitions: Vec<serde_json::Value> = decided
+            .map(|index| {
+                json!({
+                    "topic": self.topics[index], "partition": self.partitions[index],
+                    "next_offset": self.next_offsets[index], "topic_id": self.topic_ids[index],
+                })
+            })
+            .collect();
+        Some(json!({"checkpoint": self.id, "epoch": self.epoch, "partitions": partitions}))
     }
 }
 

@@ -10,7 +10,8 @@ use super::{
     attempts::{close_lost, keep_loop},
     events::note,
     leases::{Release, release_lease},
-    operations::finish,
+    operations::{finish, open_start},
+    turns::Turnstile,
     words::{document, read_word, word},
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
         job::JobSpec,
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
+        operation::Operation,
         restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
@@ -144,6 +146,17 @@ pub enum SetMode {
     },
 }
 
+/// What became of calling off a start that was asked for ahead.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CancelStart {
+    /// This one is called off.
+    Cancelled(PendingStart),
+    /// There is none, or another one.
+    NotPending,
+    /// This start or restart is under way, and may use it.
+    Busy(Box<Operation>),
+}
+
 impl Store {
     /// The job of this name.
     ///
@@ -192,9 +205,13 @@ impl Store {
     ) -> Result<PutSpec> {
         let (name, spec, precondition, by) =
             (name.clone(), spec.clone(), *precondition, by.to_owned());
-        self.in_transaction(format!("put the spec of job {name}"), move |connection| {
-            Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
-        })
+        self.in_turn(
+            format!("put the spec of job {name}"),
+            Turnstile::Specs,
+            move |connection| {
+                Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
+            },
+        )
         .await
     }
 
@@ -210,8 +227,9 @@ impl Store {
         by: &str,
     ) -> Result<SetMode> {
         let (mode, by) = (mode.clone(), by.to_owned());
-        self.in_transaction(
+        self.in_turn(
             format!("set the startup mode of job {job}"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -245,8 +263,9 @@ impl Store {
         pending: &PendingStart,
     ) -> Result<Option<PendingStart>> {
         let pending = pending.clone();
-        self.in_transaction(
+        self.in_turn(
             format!("keep a start of job {job} for later"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -269,6 +288,47 @@ impl Store {
                     )
                     .await?;
                     Ok(discarded)
+                })
+            },
+        )
+        .await
+    }
+
+    /// Calls off the start that was asked for ahead, whichever it is, or only the one of this id. Not while a start is under
+    /// way, which may have read it already.
+    ///
+    /// # Errors
+    /// `NoSuchJob`; see [`StoreError`].
+    pub async fn cancel_pending_start(
+        &self,
+        job: JobUid,
+        only: Option<&str>,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<CancelStart> {
+        let (only, by) = (only.map(str::to_owned), by.to_owned());
+        let reason = reason.map(str::to_owned);
+        self.in_turn(
+            format!("call off the start of job {job} that was asked for ahead"),
+            Turnstile::Job(job),
+            move |connection| {
+                Box::pin(async move {
+                    let row = lock(connection, job).await?;
+                    let is_meant = |pending: &PendingStart| {
+                        only.as_ref().is_none_or(|only| *only == pending.id)
+                    };
+                    let Some(pending) = row.pending_start.filter(is_meant) else {
+                        return Ok(CancelStart::NotPending);
+                    };
+                    if let Some(start) = open_start(connection, job).await? {
+                        return Ok(CancelStart::Busy(Box::new(start)));
+                    }
+                    sqlx::query!("UPDATE jobs SET pending_start = NULL WHERE uid = $1", job.0,)
+                        .execute(&mut *connection)
+                        .await?;
+                    let details = json!({"cancelled": &pending, "reason": reason});
+                    note(connection, Some(job), "next-start-cancelled", &by, &details).await?;
+                    Ok(CancelStart::Cancelled(pending))
                 })
             },
         )

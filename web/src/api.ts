@@ -127,9 +127,19 @@ export interface JobView extends JobItem {
   pending_fields?: string[];
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
+  discovery?: Discovery | null;
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
   warnings?: Reason[];
+}
+
+/** How a running job looks for new partitions. */
+export interface Discovery {
+  looked_at?: string | null;
+  topics?: number | null;
+  discovered: number;
+  failures: number;
+  last_error?: string | null;
 }
 
 /** Where a group of numbers came from: `status`, how old it is, and why it is missing. */
@@ -160,6 +170,8 @@ export interface PartitionOffsets {
   latest: number | null;
   readable_end: number | null;
   position: number | null;
+  start_reason?: string | null;
+  position_id?: number | null;
   checkpointed: number | null;
   group_committed: number | null;
   lag: { position: number | null; checkpoint: number | null; group: number | null };

@@ -3,8 +3,8 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Attempts } from './attempts';
-import { get, paths, type AttemptPage, type CrashLoop, type JobView, type Limits, type OffsetsView, type Reason, type StartupMode } from './api';
-import { utc } from './format';
+import { get, paths, type AttemptPage, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Reason, type StartupMode } from './api';
+import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
@@ -136,6 +136,9 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {view.startup_mode !== null && view.startup_mode !== undefined && (
           <Fact name="startup mode"><Startup mode={view.startup_mode} /></Fact>
         )}
+        {view.discovery !== null && view.discovery !== undefined && (
+          <Fact name="partition discovery"><Looks discovery={view.discovery} /></Fact>
+        )}
         {unknown !== undefined && (
           <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
         )}
@@ -152,6 +155,20 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         )}
       </dl>
     </section>
+  );
+}
+
+function Looks({ discovery }: { discovery: Discovery }) {
+  const seen = discovery.topics ?? null;
+  return (
+    <>
+      {discovery.failures > 0
+        ? <Word tone="warn">{count(discovery.failures, 'look')} failed</Word>
+        : <span>{seen === null ? 'no look yet' : count(seen, 'topic')}</span>}
+      {discovery.discovered > 0 && <span> · {count(discovery.discovered, 'partition')} found since the start</span>}
+      {(discovery.last_error ?? '') !== '' && <div>{discovery.last_error}</div>}
+      {(discovery.looked_at ?? '') !== '' && <div class="muted">last look {utc(discovery.looked_at) ?? discovery.looked_at}</div>}
+    </>
   );
 }
 

@@ -53,7 +53,7 @@ export const toneOfHealth = (status: string): Tone => of(HEALTH, status);
 export const toneOfOutcome = (status: string): Tone => of(OUTCOMES, status);
 
 /** Flags and causes that mean something may be lost or repeated by surprise. */
-const GRAVE = new Set(['below-earliest', 'beyond-latest', 'topic-recreated', 'no-leader', 'retention-risk']);
+const GRAVE = new Set(['below-earliest', 'beyond-latest', 'topic-recreated', 'partition-gone', 'no-leader', 'retention-risk']);
 export const toneOfFlag = (flag: string): Tone => (GRAVE.has(flag) ? 'bad' : 'warn');
 
 const QUIET_CAUSES = new Set(['none', 'commit-pending', 'commit-off', 'after-reset', 'no-checkpoint']);

@@ -6,6 +6,7 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod discovery;
 mod observation;
 mod parking;
 mod store_writes;
@@ -24,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
     consumer_thread::{self, Reachability, Request},
+    discovery::Discovery,
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    parked::{Decided, SkipWaiter},
-    pending_positions::PendingPositions,
-    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    parked::SkipWaiter,
+    pending_positions::{LookedUp, PendingPositions},
+    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
     rate_limit::RateLimit,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
@@ -39,15 +41,17 @@ use super::{
 };
 use crate::model::{
     checkpoint::{
-        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
-        GroupCommit, GroupCommitStatus,
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
+        FailedCheckpoint, GroupCommit, GroupCommitStatus,
     },
     code::Code,
     ids::CheckpointId,
-    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    job_status::{
+        CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus, LivePartition, Waiting,
+    },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::SinkPosition,
+    resolver::{Blocker, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -56,6 +60,8 @@ use crate::model::{
 
 /// How often the status is made anew.
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
+/// Changes of partitions that appear in a run which wait for a subtask; it takes them between two batches.
+const NEW_PARTITIONS: usize = 10_000;
 /// How long subtasks may take to end after they were cancelled.
 const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
 /// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
@@ -84,6 +90,10 @@ struct Partition {
     subtask: u32,
     position_id: CheckpointId,
     topic_id: Option<TopicId>,
+    /// Why it began where it did.
+    reason: Option<StartReason>,
+    /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
+    by_mode: bool,
     live: Option<Arc<LivePosition>>,
 }
 
@@ -128,7 +138,8 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
+    LookedUp(Result<LookedUp, KafkaError>),
+    Discovered(Result<Vec<TopicDescription>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -141,6 +152,15 @@ pub(super) struct JobTask {
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
+    /// What the checkpoints keep of partitions that the spec does not read.
+    kept: BTreeMap<TopicPartition, CheckpointPosition>,
+    discovery: Discovery,
+    /// When the last look at the topics was answered.
+    looked_at: Option<DateTime<Utc>>,
+    /// Partitions that appeared in this run.
+    discovered: u64,
+    /// The topics that took the names of others, by partition, until their own positions are decided.
+    replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     /// Those who asked to leave out a record, until the position behind it is stored.
@@ -161,6 +181,12 @@ pub(super) struct JobTask {
     thinned: Instant,
     looked_up: Instant,
     looking_up: bool,
+    /// Whether a partition waits for its first look-up.
+    look_up_now: bool,
+    /// Partitions that the last look-up had no answer for.
+    leaderless: Vec<TopicPartition>,
+    /// What stood against positions in the last look-up.
+    against: Vec<Blocker>,
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
@@ -177,13 +203,16 @@ impl JobTask {
     /// The status before the first event.
     pub(super) fn first_status(run: &JobRun) -> JobStatus {
         let now = run.clock.now();
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let read = run.start.positions.iter();
+        let read = read.filter(|(partition, _)| !run.is_detached(partition));
+        let partitions = read.map(|(partition, position)| {
             let subtask = owner(&partition.topic, partition.partition, run.spec.parallelism);
             (
                 partition.clone(),
                 LivePartition {
                     subtask,
                     position: position.next_offset,
+                    reason: run.reasons.get(partition).copied(),
                 },
             )
         });
@@ -205,6 +234,7 @@ impl JobTask {
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
         }
     }
@@ -251,18 +281,36 @@ impl JobTask {
             run.start.id.next(),
             now,
         );
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let (kept, read): (BTreeMap<_, _>, BTreeMap<_, _>) = run
+            .start
+            .positions
+            .clone()
+            .into_iter()
+            .partition(|(partition, _)| run.is_detached(partition));
+        let partitions = read.into_iter().map(|(partition, position)| {
             let state = Partition {
                 subtask: owner(&partition.topic, partition.partition, subtasks),
                 position_id: position.position_id,
-                topic_id: position.topic_id.clone(),
+                topic_id: position.topic_id,
+                reason: run.reasons.get(&partition).copied(),
+                by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
             };
-            (partition.clone(), state)
+            (partition, state)
         });
         let partitions: BTreeMap<TopicPartition, Partition> = partitions.collect();
         let unresolved = partitions.iter().filter(|(_, state)| state.live.is_none());
+        let mut last_offsets = run.start.offsets();
+        last_offsets.retain(|partition, _| partitions.contains_key(partition));
         Self {
+            kept,
+            discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
+            looked_at: None,
+            discovered: 0,
+            replaced: BTreeMap::new(),
+            look_up_now: false,
+            leaderless: Vec::new(),
+            against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
@@ -272,7 +320,7 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::default(),
+            parked: Arc::new(discovery::gone_at_start(&run)),
             skips: Vec::new(),
             partitions,
             committer: None,
@@ -282,7 +330,7 @@ impl JobTask {
             queued_waiters: Vec::new(),
             awaiting_commit: BTreeMap::new(),
             last: start_summary(&run.start),
-            last_offsets: run.start.offsets(),
+            last_offsets,
             last_failed: None,
             consecutive_failures: 0,
             output_before: false,
@@ -338,6 +386,9 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
+            if self.parked.contains_key(partition) {
+                continue;
+            }
             fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
@@ -346,6 +397,7 @@ impl JobTask {
             };
             begin.push((partition.clone(), for_sink));
         }
+        begin.extend(self.positions_for_the_sink(subtask));
         let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
@@ -363,12 +415,13 @@ impl JobTask {
         })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition to come, to be parked and to come again.
+        // There is room for every partition to come, to be parked and to come again, and for those that appear.
         let of_subtask = self
             .partitions
             .values()
             .filter(|state| state.subtask == subtask);
-        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + 1);
+        let (partitions, partition_receiver) =
+            mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
         let task = SubtaskTask {
             subtask,
             batches,
@@ -412,7 +465,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+        if self.is_fenced() {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -481,7 +534,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Discovered(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -524,9 +577,14 @@ impl JobTask {
         }
     }
 
+    /// Whether the run has ended because its lease is lost: the history is another owner's then.
+    fn is_fenced(&self) -> bool {
+        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
+    }
+
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
             return;
         }
         let (id, phases, outcome) = (
@@ -614,6 +672,8 @@ impl JobTask {
                 timeout,
                 refused,
             }) => self.on_stop(checkpoint, timeout, refused),
+            Some(Command::SetDiscovery(discovery)) => self.set_discovery(discovery),
+            Some(Command::LookAtTopics) => self.discovery.hurry(Instant::now()),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
@@ -873,6 +933,7 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),

@@ -6,6 +6,7 @@
 
 mod checkpoints;
 mod cluster;
+mod discovery;
 mod failures;
 mod limits;
 mod parking;
@@ -33,13 +34,15 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, TopicPartition,
+    Offset, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format},
+    job::{CheckpointSpec, CommitToGroup, Format, SourceSpec},
     job_status::JobStatus,
     limits::LimitsSpec,
+    resolver::StartReason,
     start::StopCheckpoint,
+    subtask::owner,
     views::CheckpointReport,
 };
 use cluster::Cluster;
@@ -100,6 +103,11 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// The id of the topic that the positions belong to.
+    topic_id: Option<&'static str>,
+    /// Partitions that the start only keeps.
+    reasons: BTreeMap<i32, StartReason>,
+    source: fn(&mut SourceSpec),
     limits: LimitsSpec,
 }
 
@@ -110,6 +118,9 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            topic_id: None,
+            reasons: BTreeMap::new(),
+            source: |_| {},
             limits: LimitsSpec::default(),
         }
     }
@@ -170,6 +181,7 @@ impl World {
         spec.errors.block = block;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
+        (setup.source)(&mut spec.source);
         spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
@@ -182,7 +194,7 @@ impl World {
             let position = CheckpointPosition {
                 next_offset: position.map(offset),
                 position_id: CheckpointId(1),
-                topic_id: None,
+                topic_id: setup.topic_id.map(|id| TopicId(id.into())),
             };
             (partition(*number), position)
         });
@@ -204,6 +216,11 @@ impl World {
             spec,
             lease,
             start,
+            reasons: setup
+                .reasons
+                .into_iter()
+                .map(|(number, reason)| (partition(number), reason))
+                .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             store: Arc::clone(&self.store) as _,

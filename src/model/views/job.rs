@@ -10,7 +10,7 @@ use crate::model::{
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
     job_state::{DesiredState, JobState},
-    job_status::{CommitCounters, JobFailure, Waiting},
+    job_status::{CommitCounters, DiscoveryStatus, JobFailure, Waiting},
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
@@ -180,6 +180,8 @@ pub struct JobView {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `null` when it does not run.
     pub redelivered: Option<u64>,
+    /// How it looks for new partitions; `null` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
     /// The sink's delivery guarantee, in the words of docs/guarantees.md.
     pub delivery: &'static str,
     /// The labels.

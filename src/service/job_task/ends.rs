@@ -192,7 +192,6 @@ impl JobTask {
         let mut facts = self.job.shared();
         facts.run = None;
         facts.window.clear();
-        facts.gone = None;
         facts.row.running = None;
         drop(facts);
         self.job.measure_anew();

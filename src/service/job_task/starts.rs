@@ -1,6 +1,6 @@
 //! How a run begins: the lease, the sink's claim, the decision, the stored positions, and only then the consumers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
@@ -25,9 +25,10 @@ use crate::{
         job_state::JobState,
         job_status::JobFailure,
         operation::Operation,
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
         restart::CrashLoop,
         start::StartRequest,
+        topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
     service::{
@@ -163,7 +164,10 @@ impl JobTask {
         .await?;
         self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claim, lease, checkpoint, cluster).await;
+        let reasons = resolved.partitions.iter();
+        let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
+        self.spawn(claim, lease, (checkpoint, reasons.collect()), cluster)
+            .await;
         Ok(report)
     }
 
@@ -394,7 +398,7 @@ impl JobTask {
         &mut self,
         claim: Claim,
         lease: JobLease,
-        start: Checkpoint,
+        (start, reasons): (Checkpoint, BTreeMap<TopicPartition, StartReason>),
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
@@ -407,6 +411,7 @@ impl JobTask {
             spec: row.spec.clone(),
             lease,
             start,
+            reasons,
             kafka: cluster,
             sink: Arc::clone(&sink),
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
@@ -437,7 +442,15 @@ impl JobTask {
         // The spec may have changed while the start was under way.
         let declared = self.job.row().spec;
         if let Some(run) = &self.run
-            && (&declared.checkpoint, &declared.limits) != (&row.spec.checkpoint, &row.spec.limits)
+            && (
+                &declared.checkpoint,
+                &declared.limits,
+                &declared.source.partition_discovery,
+            ) != (
+                &row.spec.checkpoint,
+                &row.spec.limits,
+                &row.spec.source.partition_discovery,
+            )
         {
             apply_live(run, &declared).await;
         }

@@ -6,6 +6,7 @@
 mod bad_record;
 mod broker;
 mod changed_topics;
+mod discovery;
 mod group;
 mod group_reset;
 mod kills;
@@ -13,6 +14,7 @@ mod landing;
 mod latency;
 mod librdkafka;
 mod limits;
+mod many_calls;
 mod many_partitions;
 mod oldest_unread;
 mod outages;
