@@ -280,8 +280,10 @@ fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashL
 }
 
 fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    let limits = status.map_or(spec.limits, |status| status.limits);
     LimitsView {
-        limits: status.map_or(spec.limits, |status| status.limits),
+        records_per_s: limits.records_per_s,
+        bytes_per_s: limits.bytes_per_s,
         throttled: status.map(|status| status.throttled),
         throttled_ms: status
             .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),

@@ -100,9 +100,10 @@ pub struct CrashLoopView {
 /// How fast a job may go, and whether that holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LimitsView {
-    /// The limits.
-    #[serde(flatten)]
-    pub limits: LimitsSpec,
+    /// Records in a second; `null` for no limit.
+    pub records_per_s: Option<u64>,
+    /// Bytes of keys and values in a second; `null` for no limit.
+    pub bytes_per_s: Option<u64>,
     /// Whether there are records now that the limits hold back; `null` when it does not run.
     pub throttled: Option<bool>,
     /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
