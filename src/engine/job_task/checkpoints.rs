@@ -401,7 +401,7 @@ impl JobTask {
         &mut self,
         note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
-        if self.is_fenced() {
+        if self.is_fenced {
             return;
         }
         if self.open_notes >= OPEN_NOTES {

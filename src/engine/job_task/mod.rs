@@ -202,6 +202,8 @@ pub(super) struct JobTask {
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
+    /// The lease is lost, which a run may hear while it ends for another reason: the history is another owner's then.
+    is_fenced: bool,
     waiting: BTreeMap<Code, Waiting>,
     stopping: Option<Stopping>,
     /// The first record that cannot be processed; the run ends with it.
@@ -361,6 +363,7 @@ impl JobTask {
             store_writes: store_writes::StoreWrites::default(),
             open_notes: 0,
             lease_doubt: None,
+            is_fenced: false,
             waiting: BTreeMap::new(),
             stopping: None,
             blocked: None,
@@ -488,7 +491,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if self.is_fenced() {
+        if self.is_fenced {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -601,14 +604,9 @@ impl JobTask {
         }
     }
 
-    /// Whether the run has ended because its lease is lost: the history is another owner's then.
-    fn is_fenced(&self) -> bool {
-        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
-    }
-
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced {
             return;
         }
         let (id, phases, outcome) = (
@@ -636,6 +634,7 @@ impl JobTask {
     }
 
     fn fail(&mut self, error: JobError) {
+        self.is_fenced |= matches!(error, JobError::Fenced);
         // The first cause is the one to tell; what follows from it would hide it.
         if self.end.is_some() {
             return;
