@@ -62,6 +62,8 @@ struct PartitionState {
 /// Checks batches, gives them back for writing, and advances positions once they are written.
 pub(super) struct Fetcher {
     states: HashMap<TopicPartition, PartitionState>,
+    /// Where the partitions of a bounded run end; empty for a run without an end.
+    ends: PartitionOffsets,
     schema: Box<dyn DeserializationSchema>,
     counters: Arc<Counters>,
 }
@@ -70,9 +72,15 @@ impl Fetcher {
     pub(super) fn new(format: Format, counters: Arc<Counters>) -> Self {
         Self {
             states: HashMap::new(),
+            ends: PartitionOffsets::new(),
             schema: schema_of(format),
             counters,
         }
+    }
+
+    /// Ends partitions before these offsets: nothing at or behind them is ever given on.
+    pub(super) fn end_at(&mut self, ends: PartitionOffsets) {
+        self.ends = ends;
     }
 
     /// Registers a partition before it is assigned, so that no record of it can arrive unknown.
@@ -98,6 +106,7 @@ impl Fetcher {
     /// after that.
     pub(super) fn admit(&mut self, batch: &mut RecordBatch) -> Result<(), JobError> {
         for index in 0..batch.runs().len() {
+            self.cut_at_the_end(batch, index);
             let records = self.narrow(batch, &batch.runs()[index]);
             let dropped = batch.runs()[index].records.len() - records.len();
             if dropped > 0 {
@@ -116,6 +125,22 @@ impl Fetcher {
             }
         }
         Ok(())
+    }
+
+    /// Takes what lies at or behind the end of its partition out of a run. A record there, or a position that the client
+    /// reached there, says that the end is reached: the position is then the end itself, wherever the last record lay.
+    fn cut_at_the_end(&self, batch: &mut RecordBatch, index: usize) {
+        let run = &batch.runs()[index];
+        let Some(end) = self.ends.get(&*run.partition).copied() else {
+            return;
+        };
+        let is_behind = |index: &usize| batch.record(*index).record_offset >= end.get();
+        let behind = run.records.clone().rev().take_while(is_behind).count();
+        if behind > 0 || run.advance_to >= Some(end) {
+            let run = &mut batch.runs_mut()[index];
+            run.records.end -= behind;
+            run.advance_to = Some(end);
+        }
     }
 
     /// The part of a run that lies at or above the expected position; records of a partition that is not ours are none.

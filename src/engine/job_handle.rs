@@ -16,6 +16,7 @@ use crate::model::{
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec},
     job_status::JobStatus,
+    offset::PartitionOffsets,
     start::StopCheckpoint,
     views::CheckpointReport,
 };
@@ -35,6 +36,8 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Where a bounded run ends, for every partition of `start`; `None` for a run without an end.
+    pub ends: Option<PartitionOffsets>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -52,6 +55,8 @@ pub struct JobRun {
 pub enum JobEnd {
     /// As asked.
     Stopped(Box<StopOutcome>),
+    /// A bounded run has read everything up to its ends: a completed checkpoint says so, and the group was told.
+    Finished(Box<StopOutcome>),
     /// It gave up.
     Failed(JobError),
 }

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{
     duration::HumanDuration, field_error::FieldError, ids::JobName, reader::ObjectReader,
-    sink_spec::SinkSpec, startup_mode::StartupMode,
+    sink_spec::SinkSpec, startup_mode::StartupMode, stop_at::StopAt,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -72,6 +72,10 @@ pub struct SourceSpec {
     /// What a start does when a topic was deleted and created again (its topic id changed).
     #[schema(default = "fail")]
     pub on_topic_recreated: PositionPolicy,
+    /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start that
+    /// begins the run, and kept over restarts. Without it the job runs until it is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at: Option<StopAt>,
     /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
     pub properties: BTreeMap<String, String>,
 }
@@ -245,11 +249,19 @@ impl SourceSpec {
             on_out_of_range: reader.or("on_out_of_range", PositionPolicy::Fail),
             on_missing_group_offset: reader.or("on_missing_group_offset", PositionPolicy::Fail),
             on_topic_recreated: reader.or("on_topic_recreated", PositionPolicy::Fail),
+            stop_at: read_stop_at(&mut reader),
             properties: reader.or("properties", BTreeMap::new()),
         };
         reader.finish();
         Some(source)
     }
+}
+
+/// `null` is the same as nothing: the job is not bounded.
+fn read_stop_at(reader: &mut ObjectReader<'_>) -> Option<StopAt> {
+    let pointer = reader.pointer_to("stop_at");
+    let value = reader.raw("stop_at")?;
+    StopAt::from_json(value, &pointer, reader.errors())
 }
 
 fn check_topics(topics: &[String], reader: &mut ObjectReader<'_>) {
@@ -341,6 +353,7 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
+        compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         compare("parallelism", self.parallelism != running.parallelism);
         compare("sink", self.sink != running.sink);

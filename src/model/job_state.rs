@@ -27,6 +27,8 @@ pub enum JobState {
     Stopping,
     /// The job gave up and needs a decision; `failure` says why.
     Failed,
+    /// A bounded job has read everything up to its ends, and its last checkpoint and commit are made; its lease is released.
+    Finished,
 }
 
 /// What can happen to a job.
@@ -46,6 +48,8 @@ pub enum JobEvent {
     Ended,
     /// The engine gave up.
     Failed,
+    /// A bounded job has read everything up to its ends.
+    Finished,
 }
 
 /// A step that does not exist.
@@ -68,6 +72,7 @@ impl JobState {
             Self::Running => "running",
             Self::Stopping => "stopping",
             Self::Failed => "failed",
+            Self::Finished => "finished",
         }
     }
 
@@ -77,7 +82,7 @@ impl JobState {
     /// A step that does not exist; the caller has a bug or an old view.
     pub fn on(self, event: JobEvent) -> Result<Self, InvalidTransition> {
         match (self, event) {
-            (Self::Stopped | Self::Failed, JobEvent::Start) => Ok(Self::Starting),
+            (Self::Stopped | Self::Failed | Self::Finished, JobEvent::Start) => Ok(Self::Starting),
             (Self::Starting, JobEvent::Started) | (Self::Stopping, JobEvent::StopRefused) => {
                 Ok(Self::Running)
             }
@@ -86,6 +91,12 @@ impl JobState {
                 Self::Starting | Self::Stopping | Self::Running | Self::Failed | Self::Stopped,
                 JobEvent::Ended,
             ) => Ok(Self::Stopped),
+            // Also while a stop is under way: its last checkpoint may be that of the end. And a start that is refused leaves a
+            // finished job finished.
+            (
+                Self::Running | Self::Stopping | Self::Starting | Self::Finished,
+                JobEvent::Finished,
+            ) => Ok(Self::Finished),
             (Self::Starting | Self::Running, JobEvent::Stop) => Ok(Self::Stopping),
             (Self::Starting | Self::Running | Self::Stopping | Self::Failed, JobEvent::Failed) => {
                 Ok(Self::Failed)
@@ -101,14 +112,15 @@ mod tests {
 
     use super::*;
 
-    const STATES: [JobState; 5] = [
+    const STATES: [JobState; 6] = [
         JobState::Stopped,
         JobState::Starting,
         JobState::Running,
         JobState::Stopping,
         JobState::Failed,
+        JobState::Finished,
     ];
-    const EVENTS: [JobEvent; 7] = [
+    const EVENTS: [JobEvent; 8] = [
         JobEvent::Start,
         JobEvent::StartRefused,
         JobEvent::Started,
@@ -116,13 +128,14 @@ mod tests {
         JobEvent::StopRefused,
         JobEvent::Ended,
         JobEvent::Failed,
+        JobEvent::Finished,
     ];
 
     proptest! {
         #[test]
-        fn only_a_start_leaves_stopped_and_failed(state in prop::sample::select(&STATES[..]), event in prop::sample::select(&EVENTS[..])) {
+        fn only_a_start_leaves_stopped_failed_and_finished(state in prop::sample::select(&STATES[..]), event in prop::sample::select(&EVENTS[..])) {
             let next = state.on(event);
-            if matches!(state, JobState::Stopped | JobState::Failed) && next == Ok(JobState::Starting) {
+            if matches!(state, JobState::Stopped | JobState::Failed | JobState::Finished) && next == Ok(JobState::Starting) {
                 prop_assert_eq!(event, JobEvent::Start);
             }
             if matches!(next, Ok(JobState::Running)) {

@@ -55,6 +55,8 @@ pub struct LivePartition {
     pub subtask: u32,
     /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
     pub position: Option<Offset>,
+    /// Where it ends in a bounded run: the first offset that is not read.
+    pub stop_offset: Option<Offset>,
 }
 
 /// A completed checkpoint in brief.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     Service,
+    bounded::bounded_view,
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
@@ -28,7 +29,7 @@ use crate::{
         resolver::Warning,
         topic::TopicPartition,
         views::{
-            DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
+            BoundedView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
             OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
@@ -54,6 +55,7 @@ pub(crate) struct Standing {
     pub(crate) summary: String,
     pub(crate) next: Vec<NextStep>,
     totals: OffsetsTotals,
+    bounded: Option<BoundedView>,
     partitions: Vec<PartitionOffsetsView>,
 }
 
@@ -82,6 +84,7 @@ pub(crate) fn compare_now(
         },
         // Both are asked only where somebody looks at them.
         sink: None,
+        ends: facts.ends(),
         unread: None,
         now,
     })
@@ -113,6 +116,11 @@ impl Standing {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
             _ => Vec::new(),
         };
+        let bounded = bounded_view(
+            facts.spec().source.stop_at.as_ref(),
+            facts.bounded.as_ref(),
+            &partitions,
+        );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
         let situation = Situation {
             curl: Curl {
@@ -132,6 +140,7 @@ impl Standing {
             refused: facts.refused.as_ref(),
             restart_required: !pending_fields.is_empty(),
             divergence: worst_divergence(&partitions),
+            bounded: bounded.as_ref(),
         };
         let mut warnings = warnings(&facts, status.as_deref(), &partitions);
         if shadowed
@@ -161,6 +170,7 @@ impl Standing {
             health,
             row,
             totals,
+            bounded,
             partitions,
         }
     }
@@ -233,6 +243,7 @@ impl Standing {
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
+            bounded: self.bounded,
             pending_start: row.pending_start,
             failure: row.failure,
             labels: row.spec.labels,

@@ -1,6 +1,7 @@
 //! What can be asked of the server, independent of HTTP.
 
 mod checkpoints;
+mod bounded;
 mod comparison;
 mod connections;
 mod core;

@@ -102,6 +102,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         live: live.as_ref().map(|(partitions, _)| &**partitions),
         checkpoint,
         sink: holds.filter(|holds| !is_other(holds)),
+        ends: facts.ends(),
         unread: facts.unread.of(&facts.spec().source),
         now,
     });

@@ -11,7 +11,7 @@ use serde_json::json;
 use sqlx::{PgConnection, types::Json};
 
 use super::{
-    Result, Store,
+    Result, Store, bounded_runs,
     events::note,
     jobs::{has_state, instance_actor},
     operations::reach,
@@ -30,6 +30,7 @@ use crate::{
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job::{CommitToGroup, JobSpec},
         offset::Offset,
+        stop_at::BoundedRun,
         topic::{TopicId, TopicPartition},
     },
 };
@@ -78,6 +79,8 @@ pub struct StartRecord {
     pub consumed_pending: Option<String>,
     /// Whether the start leaves the older checkpoints aside.
     pub set_aside: bool,
+    /// Where the partitions end, for a bounded job: replaces what was stored of an earlier run.
+    pub bounded: Option<BoundedRun>,
     /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
     pub operation: Option<(OperationId, String)>,
 }
@@ -147,6 +150,7 @@ impl Store {
                     let details = json!({
                         "checkpoint": row.id, "epoch": lease.epoch, "generation": record.generation,
                         "consumed": &record.consumed_pending, "set_aside": record.set_aside,
+                        "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
                     let actor = instance_actor(&owner);
                     note(connection, Some(lease.job), "job-started", &actor, &details).await
@@ -531,6 +535,7 @@ async fn begin_run(
     )
     .execute(&mut *connection)
     .await?;
+    bounded_runs::replace(connection, lease.job, record.bounded.as_ref()).await?;
     match &record.operation {
         Some((id, step)) => reach(connection, id, step).await,
         None => Ok(()),
@@ -735,7 +740,7 @@ impl Positions {
     }
 }
 
-fn read_offset(number: i64) -> Result<Offset> {
+pub(super) fn read_offset(number: i64) -> Result<Offset> {
     Offset::new(number)
         .ok_or_else(|| StoreError::Refused(format!("the stored number {number} is no offset")))
 }

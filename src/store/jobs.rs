@@ -6,7 +6,7 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
-    OperationOutcome, Result, Store,
+    OperationOutcome, Result, Store, bounded_runs,
     events::note,
     leases::{Release, release_lease},
     operations::finish,
@@ -281,7 +281,8 @@ impl Store {
         .await
     }
 
-    /// Ends a run: state, desired state, lease and operation in one transaction. Fenced; repeating it after an unknown
+    /// Ends a run: state, desired state, lease and operation in one transaction, and answers the state: a job that should be
+    /// stopped and was finished before stays finished. Fenced; repeating it after an unknown
     /// outcome succeeds. With `keep_desired` the job starts again when a server comes up. Of the failure of a job that is
     /// stopped all the same, only the record is kept.
     ///
@@ -294,23 +295,26 @@ impl Store {
         state: JobState,
         failure: Option<&JobFailure>,
         keep_desired: bool,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state,
             failure: failure.cloned(),
             desired: (!keep_desired).then_some(DesiredState::Stopped),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
-            event: if state == JobState::Failed {
-                "job-failed"
-            } else {
-                "job-stopped"
+            event: match state {
+                JobState::Failed => "job-failed",
+                JobState::Finished => "job-finished",
+                JobState::Stopped
+                | JobState::Starting
+                | JobState::Running
+                | JobState::Stopping => "job-stopped",
             },
         };
         self.settle(lease, settlement).await
     }
 
-    /// Ends a start that was refused: the job is stopped, wants what it wanted before, and its lease is released. Fenced;
-    /// repeating it after an unknown outcome succeeds.
+    /// Ends a start that was refused: the job is stopped, or finished as before, wants what it wanted before, and its lease is
+    /// released. Fenced; repeating it after an unknown outcome succeeds.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -319,7 +323,7 @@ impl Store {
         lease: &JobLease,
         operation: Option<(&OperationId, &OperationOutcome)>,
         desired: DesiredState,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state: JobState::Stopped,
             failure: None,
@@ -330,7 +334,7 @@ impl Store {
         self.settle(lease, settlement).await
     }
 
-    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<()> {
+    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<JobState> {
         let lease = *lease;
         self.in_transaction(format!("settle job {}", lease.job), move |connection| {
             Box::pin(async move { settle(connection, &lease, &settlement).await })
@@ -353,18 +357,16 @@ async fn settle(
     connection: &mut PgConnection,
     lease: &JobLease,
     settlement: &Settlement,
-) -> Result<()> {
+) -> Result<JobState> {
     let owner = match release_lease(connection, lease).await? {
-        Release::Already => return Ok(()),
+        Release::Already => return rests_as(connection, lease.job, settlement.state).await,
         Release::Released { owner } => owner,
     };
-    write_state(
-        connection,
-        lease.job,
-        settlement.state,
-        settlement.failure.as_ref(),
-    )
-    .await?;
+    let state = rests_as(connection, lease.job, settlement.state).await?;
+    write_state(connection, lease.job, state, settlement.failure.as_ref()).await?;
+    if state == JobState::Finished {
+        bounded_runs::finished(connection, lease.job).await?;
+    }
     forget_run(connection, lease.job).await?;
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
@@ -389,7 +391,16 @@ async fn settle(
         &instance_actor(&owner),
         &details,
     )
-    .await
+    .await?;
+    Ok(state)
+}
+
+/// A job that was finished is so again when a start was refused or called off: no run has replaced the one it finished.
+async fn rests_as(connection: &mut PgConnection, job: JobUid, state: JobState) -> Result<JobState> {
+    if state == JobState::Stopped && bounded_runs::is_finished(connection, job).await? {
+        return Ok(JobState::Finished);
+    }
+    Ok(state)
 }
 
 /// How a server stands in the history when it acts by itself.

@@ -12,6 +12,7 @@
 //! Statements are checked at compile time against the migrations (`.sqlx/`). Times that decide anything come from the
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
 
+mod bounded_runs;
 mod checkpoints;
 mod deletions;
 mod errors;

@@ -476,6 +476,7 @@ impl JobTask {
         if let Err(error) = outcome {
             tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
         }
+        self.commit_was_refused = matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);
         let (group_commit, next) = self.commits.ended(id, outcome, self.run.clock.now());
         self.commit_is_settled(id, &group_commit, Some(took));
         if let Some(commit) = next {
@@ -515,7 +516,7 @@ impl JobTask {
             .as_ref()
             .and_then(|stopping| stopping.report.as_ref())
             .is_some_and(|last| last.id == id);
-        if is_last_of_stop {
+        if is_last_of_stop && !self.commits_again(&report) {
             self.stopped(Some(report));
         }
     }

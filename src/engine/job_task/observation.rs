@@ -40,6 +40,7 @@ impl JobTask {
             .find_map(|subtask| subtask.reachability.problem());
         self.note_waiting(Code::KafkaUnreachable, kafka_problem);
         self.watch_pending();
+        self.watch_ends();
         let sink_problem = self
             .subtasks
             .iter()
@@ -132,6 +133,11 @@ impl JobTask {
                 LivePartition {
                     subtask: state.subtask,
                     position,
+                    stop_offset: self
+                        .run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
                 },
             )
         });
@@ -148,7 +154,7 @@ impl JobTask {
             stopping: self
                 .stopping
                 .as_ref()
-                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop),
+                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop && !stopping.finishes),
             partitions: Arc::new(partitions.collect()),
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),

@@ -4,6 +4,7 @@
 //! with a deadline; that something does *not* happen is shown by an event that would have come after it. Rules that must
 //! hold in every run are checked by the surroundings themselves and collected as violations (see [`World`]'s drop).
 
+mod bounded;
 mod checkpoints;
 mod cluster;
 mod failures;
@@ -31,7 +32,7 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, TopicPartition,
+    Offset, PartitionOffsets, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     job::{CheckpointSpec, CommitToGroup, Format},
     job_status::JobStatus,
@@ -96,6 +97,8 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// Where a bounded run ends.
+    ends: Option<PartitionOffsets>,
 }
 
 impl Default for Setup {
@@ -105,6 +108,7 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            ends: None,
         }
     }
 }
@@ -187,6 +191,7 @@ impl World {
             spec,
             lease,
             start,
+            ends: setup.ends,
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             store: Arc::clone(&self.store) as _,
@@ -268,6 +273,7 @@ async fn stop(job: &JobHandle, how: StopCheckpoint) -> StopOutcome {
 fn stopped(end: JobEnd) -> StopOutcome {
     match end {
         JobEnd::Stopped(outcome) => *outcome,
+        JobEnd::Finished(outcome) => panic!("the job finished: {outcome:?}"),
         JobEnd::Failed(error) => panic!("the job failed: {error}"),
     }
 }
@@ -275,7 +281,9 @@ fn stopped(end: JobEnd) -> StopOutcome {
 async fn failure(job: &JobHandle) -> JobError {
     match within("the end of the job", job.ended()).await {
         JobEnd::Failed(error) => error,
-        JobEnd::Stopped(outcome) => panic!("the job stopped: {outcome:?}"),
+        JobEnd::Stopped(outcome) | JobEnd::Finished(outcome) => {
+            panic!("the job ended without a failure: {outcome:?}")
+        }
     }
 }
 

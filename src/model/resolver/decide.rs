@@ -496,6 +496,8 @@ impl<'a> Resolution<'a> {
                 .progress()
                 .and_then(|all| all.get(partition).copied()),
             position_id: placed.position_id,
+            stop_at: None,
+            stop_reason: None,
         };
         if planned.is_read() {
             let movement = self.movement(partition, facts, placed);

@@ -14,7 +14,7 @@ mod skip;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
-    Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
+    BoundedView, Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
     SpecApplied, StartupModeView,
 };
 pub use offsets::{

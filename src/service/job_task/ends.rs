@@ -2,18 +2,24 @@
 
 use super::{JobTask, LAST_PAUSE, Step};
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd,
         error::{ConsumerError, ErrorClass, JobError},
         ports::JobLease,
     },
-    model::{code::Code, job_state::JobState, job_status::JobFailure},
+    model::{
+        code::Code,
+        job_state::{DesiredState, JobState},
+        job_status::JobFailure,
+    },
     service::monitor::refresh_checkpoint,
 };
 
 impl JobTask {
     pub(super) async fn run_ended(&mut self, end: JobEnd) {
-        self.failed_run = true;
+        let finished = matches!(end, JobEnd::Finished(_));
+        self.failed_run = !finished;
         self.forget_run();
         refresh_checkpoint(&self.core, &self.job).await;
         if self.run_since.elapsed() >= LAST_PAUSE {
@@ -25,6 +31,7 @@ impl JobTask {
                 tracing::error!(job = %self.job.name, "the run ended without being asked to; it is started again");
                 return self.start_later();
             }
+            JobEnd::Finished(_) => return self.run_finished().await,
         };
         match error {
             JobError::Fenced => {
@@ -54,6 +61,29 @@ impl JobTask {
         }
     }
 
+    /// A bounded run has come to its ends, its last checkpoint is stored and the group knows it.
+    async fn run_finished(&mut self) {
+        let Some(lease) = self.lease else {
+            return self.start_later();
+        };
+        CrashPoint::BeforeStopSettled.reached();
+        let finished = self
+            .settle_as(&lease, JobState::Finished, None, false)
+            .await;
+        self.lease = None;
+        match finished {
+            Ok(state) => {
+                tracing::info!(job = %self.job.name, "the bounded run has ended");
+                self.show_row(state, Some(DesiredState::Stopped), None);
+                self.core.refresh(&self.job).await;
+                refresh_checkpoint(&self.core, &self.job).await;
+                self.job.measure_anew();
+            }
+            // Whoever takes the job up finds all its ends reached, and finishes it again.
+            Err(_) => self.start_later(),
+        }
+    }
+
     /// Begins again from the newest checkpoint, under a new epoch, after something outside was away.
     pub(super) async fn restart(&mut self) {
         self.show(JobState::Starting);
@@ -74,13 +104,12 @@ impl JobTask {
         state: JobState,
         failure: Option<&JobFailure>,
         keep_desired: bool,
-    ) -> Step<()> {
+    ) -> Step<JobState> {
         let store = &self.core.store;
         self.settle(|| async {
-            store
+            Ok(store
                 .settle_stopped(lease, None, state, failure, keep_desired)
-                .await?;
-            Ok(())
+                .await?)
         })
         .await
     }

@@ -23,9 +23,11 @@ use crate::{
         ids::{CheckpointId, InstallId},
         job_state::JobState,
         job_status::JobFailure,
+        offset::PartitionOffsets,
         operation::Operation,
         resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
         start::StartRequest,
+        stop_at::BoundedRun,
         views::{RestartReport, StartReport},
     },
     service::{
@@ -130,6 +132,7 @@ impl JobTask {
             spec: row.spec.clone(),
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
+            bounded: resolved.bounded_run(checkpoint.id, core.now()),
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
         };
         self.insist(operation, "the positions are stored", || async {
@@ -140,7 +143,9 @@ impl JobTask {
         })
         .await?;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claim, lease, checkpoint, cluster).await;
+        let ends = record.bounded.as_ref().map(BoundedRun::stop_offsets);
+        self.job.shared().bounded = record.bounded;
+        self.spawn(claim, lease, checkpoint, ends, cluster).await;
         Ok(report)
     }
 
@@ -371,6 +376,7 @@ impl JobTask {
         claim: Claim,
         lease: JobLease,
         start: Checkpoint,
+        ends: Option<PartitionOffsets>,
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
@@ -383,6 +389,7 @@ impl JobTask {
             spec: row.spec.clone(),
             lease,
             start,
+            ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
@@ -446,33 +453,30 @@ impl JobTask {
             .settle(|| async {
                 let ended = Some((&operation.id, &outcome));
                 let store = &core.store;
-                match &failed_before {
+                let rests = match &failed_before {
                     None => {
                         store
                             .refuse_start(&lease, ended, asked.desired_if_refused())
-                            .await?;
+                            .await?
                     }
                     // It needs a decision as before, and it should run as before.
                     Some(failure) => {
                         let state = JobState::Failed;
                         store
                             .settle_stopped(&lease, ended, state, Some(failure), true)
-                            .await?;
+                            .await?
                     }
-                }
-                Ok(())
+                };
+                Ok(rests)
             })
             .await;
-        if settled.is_err() {
+        let Ok(rests) = settled else {
             return;
-        }
+        };
         self.lease = None;
         match &failed_before {
-            None => {
-                let desired = asked.desired_if_refused();
-                self.show_row(JobState::Stopped, Some(desired), None);
-            }
-            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+            None => self.show_row(rests, Some(asked.desired_if_refused()), None),
+            Some(failure) => self.show_row(rests, None, Some(failure)),
         }
         self.core.announce(&operation.id);
         self.core.refresh(&self.job).await;

@@ -41,12 +41,18 @@ impl JobTask {
         let until = Instant::now() + request.timeout.0;
         let mut report = None;
         let mut blocked = None;
+        // A job that has finished meanwhile stays so: there is nothing to stop.
+        let mut state = match before {
+            JobState::Finished => before,
+            _ => JobState::Stopped,
+        };
         if let Some(run) = self.run.clone() {
             let Some(ended) = self.end_run(run, operation, request, until).await else {
                 return;
             };
             report = ended.report;
             blocked = ended.blocked;
+            state = ended.state;
         }
         let report = match report {
             Some(report) => report,
@@ -57,7 +63,8 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the lease is released").await;
         self.failed_run = false;
-        self.settle_stop(operation, &report, blocked.as_ref()).await;
+        self.settle_stop(operation, &report, state, blocked.as_ref())
+            .await;
     }
 
     /// Stops the run for an operation. `None`: it goes on or has failed, and the operation has ended with that.
@@ -71,6 +78,7 @@ impl JobTask {
         let mut ended = EndedRun {
             report: None,
             blocked: None,
+            state: JobState::Stopped,
         };
         self.show(JobState::Stopping);
         note_step(&self.core, operation, "the last checkpoint is being taken").await;
@@ -88,6 +96,10 @@ impl JobTask {
                 ended.report = Some(self.stop_report(&run, &outcome, until).await);
                 let now = self.core.now();
                 ended.blocked = outcome.blocked.as_ref().map(|error| error.failure(now));
+            }
+            Ok(JobEnd::Finished(outcome)) => {
+                ended.report = Some(self.stop_report(&run, &outcome, until).await);
+                ended.state = JobState::Finished;
             }
             Ok(JobEnd::Failed(error)) => {
                 self.failed_run = true;
@@ -127,6 +139,7 @@ impl JobTask {
         &mut self,
         operation: &Operation,
         report: &StopReport,
+        state: JobState,
         blocked: Option<&JobFailure>,
     ) {
         let outcome = OperationOutcome::Succeeded {
@@ -148,19 +161,19 @@ impl JobTask {
             let settled = self
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
-                    let state = JobState::Stopped;
                     CrashPoint::BeforeStopSettled.reached();
-                    core.store
+                    let rests = core
+                        .store
                         .settle_stopped(&lease, ended, state, blocked, false)
                         .await?;
                     CrashPoint::StopSettled.reached();
-                    Ok(())
+                    Ok(rests)
                 })
                 .await;
             match settled {
-                Ok(()) => {
+                Ok(rests) => {
                     self.lease = None;
-                    self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+                    self.show_row(rests, Some(DesiredState::Stopped), None);
                     self.core.refresh(&self.job).await;
                     self.core.announce(&operation.id);
                     self.job.measure_soon.notify_one();
@@ -360,14 +373,15 @@ impl JobTask {
         }
         let settled = self.settle_as(&lease, JobState::Stopped, None, false).await;
         self.lease = None;
-        if settled.is_ok() {
-            self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+        if let Ok(state) = settled {
+            self.show_row(state, Some(DesiredState::Stopped), None);
             self.core.refresh(&self.job).await;
         }
     }
 
     /// The server goes down: a last checkpoint, and the job starts again when a server comes up.
     pub(super) async fn shut_down(mut self) {
+        let mut state = JobState::Stopped;
         if let Some(run) = self.run.take() {
             let left = self.core.shutdown_time_left();
             let patience = left.saturating_sub(SETTLE_RESERVE).max(FIRST_PAUSE);
@@ -378,6 +392,7 @@ impl JobTask {
                 Ok(Ok(JobEnd::Failed(error))) => {
                     tracing::warn!(job = %self.job.name, %error, "the run failed while the server went down");
                 }
+                Ok(Ok(JobEnd::Finished(_))) => state = JobState::Finished,
                 Ok(Ok(JobEnd::Stopped(_)) | Err(_)) => {}
                 Err(_elapsed) => {
                     tracing::warn!(job = %self.job.name, "the run did not end in time");
@@ -388,7 +403,9 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return;
         };
-        let settled = self.settle_as(&lease, JobState::Stopped, None, true).await;
+        // A job that has come to its ends does not start again by itself.
+        let keep_desired = state == JobState::Stopped;
+        let settled = self.settle_as(&lease, state, None, keep_desired).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");
         }

@@ -224,6 +224,7 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        bounded: None,
         operation: None,
     }
 }
