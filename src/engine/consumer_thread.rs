@@ -4,7 +4,9 @@
 //! (that *is* the back-pressure) while everything else goes on. The loop keeps the order of Flink's
 //! `KafkaConsumerThread`: serve control requests, poll unless a batch is being carried over, hand over. It differs in two
 //! points: commits do not pass through it (librdkafka's handle is thread-safe, so a slow sink cannot freeze the group's
-//! offset), and a partition is only ever assigned at a number, so there is nothing to seek or resolve here.
+//! offset), and a partition is only ever assigned at a number, so there is nothing to seek or resolve here. A partition that
+//! is parked is taken out of the assignment and not paused: what the client had prefetched of it goes away either way, and
+//! where it goes on is again a number.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -16,7 +18,7 @@ use handover_slot::{ConsumerSide, Produced};
 use tokio::sync::oneshot;
 
 use super::{
-    error::JobError,
+    error::{ConsumerError, JobError},
     ports::{Consumer, Polled},
 };
 use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
@@ -24,7 +26,35 @@ use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
 /// A partition to read, and from where.
 pub(super) type Assignment = (TopicPartition, Offset);
 /// The thread's end of the hand-over.
-pub(super) type Producer = ConsumerSide<RecordBatch, Assignment, JobError>;
+pub(super) type Producer = ConsumerSide<Fetched, Request, JobError>;
+
+/// What a subtask asks of its consumer thread.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Read a partition.
+    Read(Assignment),
+    /// Read it no longer.
+    Leave(TopicPartition),
+}
+
+/// What one poll brought, on its way to the subtask.
+#[derive(Debug)]
+pub(super) struct Fetched {
+    /// How many requests had been served when it was fetched. Records of a partition that was left and given again lie in
+    /// the client, in this thread's hand and in the slot at the same time: this tells which ones are of an older assignment.
+    pub served: u64,
+    /// What came.
+    pub what: Content,
+}
+
+/// See [`Fetched`].
+#[derive(Debug)]
+pub(super) enum Content {
+    /// Records.
+    Batch(RecordBatch),
+    /// The log does not hold a partition's position; nothing of it comes any more until it is left and given again.
+    OutOfRange(TopicPartition),
+}
 
 /// A poll that finds nothing ends after this time, so it bounds the delay of an assignment and of a stop: a blocked poll
 /// cannot be woken.
@@ -56,8 +86,10 @@ struct ConsumerLoop {
     consumer: Box<dyn Consumer>,
     producer: Producer,
     reachability: Reachability,
-    carried: Option<RecordBatch>,
+    carried: Option<Fetched>,
     has_partitions: bool,
+    /// Requests served.
+    served: u64,
 }
 
 enum Step {
@@ -81,39 +113,73 @@ impl ConsumerLoop {
         if requests.stop {
             return Ok(Step::Ended);
         }
-        if !requests.assign.is_empty() {
-            self.consumer.assign(&requests.assign)?;
-            self.has_partitions = true;
-        }
+        self.serve(requests.assign)?;
         if !self.has_partitions {
             self.producer.wait_for_request(POLL_WAIT);
             return Ok(Step::GoOn);
         }
-        let batch = match self.carried.take() {
-            Some(batch) => batch,
-            None => match self.consumer.poll(POLL_WAIT)? {
-                Polled::Batch(batch) => {
-                    self.reachability.regained();
-                    batch
-                }
-                Polled::Idle => {
-                    self.reachability.regained();
-                    return Ok(Step::GoOn);
-                }
-                Polled::Unreachable(detail) => {
-                    self.reachability.lost(detail);
-                    return Ok(Step::GoOn);
-                }
+        let fetched = match self.carried.take() {
+            Some(fetched) => fetched,
+            None => match self.fetch()? {
+                Some(fetched) => fetched,
+                None => return Ok(Step::GoOn),
             },
         };
-        match self.producer.produce(batch) {
+        match self.producer.produce(fetched) {
             Produced::Delivered => Ok(Step::GoOn),
-            Produced::Interrupted(batch) => {
-                self.carried = Some(batch);
+            Produced::Interrupted(fetched) => {
+                self.carried = Some(fetched);
                 Ok(Step::GoOn)
             }
             Produced::Closed(_) => Ok(Step::Ended),
         }
+    }
+
+    /// Serves requests in their order; partitions that are given one after the other go to the client together.
+    fn serve(&mut self, requests: Vec<Request>) -> Result<(), JobError> {
+        let mut together: Vec<Assignment> = Vec::new();
+        for request in requests {
+            self.served += 1;
+            match request {
+                Request::Read(assignment) => together.push(assignment),
+                Request::Leave(partition) => {
+                    self.assign(&mut together)?;
+                    self.consumer.unassign(&[partition])?;
+                }
+            }
+        }
+        self.assign(&mut together)
+    }
+
+    fn assign(&mut self, partitions: &mut Vec<Assignment>) -> Result<(), JobError> {
+        if partitions.is_empty() {
+            return Ok(());
+        }
+        self.consumer.assign(partitions)?;
+        partitions.clear();
+        self.has_partitions = true;
+        Ok(())
+    }
+
+    fn fetch(&mut self) -> Result<Option<Fetched>, JobError> {
+        let what = match self.consumer.poll(POLL_WAIT) {
+            Ok(Polled::Batch(batch)) => Content::Batch(batch),
+            Ok(Polled::Idle) => {
+                self.reachability.regained();
+                return Ok(None);
+            }
+            Ok(Polled::Unreachable(detail)) => {
+                self.reachability.lost(detail);
+                return Ok(None);
+            }
+            Err(ConsumerError::OutOfRange { partition, .. }) => Content::OutOfRange(partition),
+            Err(error) => return Err(error.into()),
+        };
+        self.reachability.regained();
+        Ok(Some(Fetched {
+            served: self.served,
+            what,
+        }))
     }
 }
 
@@ -135,6 +201,7 @@ pub(super) fn spawn(
                 reachability,
                 carried: None,
                 has_partitions: false,
+                served: 0,
             };
             let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
             let ConsumerLoop {

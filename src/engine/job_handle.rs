@@ -9,6 +9,7 @@ use super::{
     consumer_thread::panic_text,
     error::JobError,
     job_task::JobTask,
+    parked::SkipOutcome,
     ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
 };
 use crate::model::{
@@ -16,8 +17,9 @@ use crate::model::{
     ids::{InstallId, JobName},
     job::{CheckpointSpec, JobSpec},
     job_status::JobStatus,
-    offset::PartitionOffsets,
+    offset::{Offset, PartitionOffsets},
     start::StopCheckpoint,
+    topic::TopicPartition,
     views::CheckpointReport,
 };
 
@@ -94,6 +96,11 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    Skip {
+        partition: TopicPartition,
+        at: Offset,
+        reply: oneshot::Sender<SkipOutcome>,
+    },
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -198,6 +205,21 @@ impl JobHandle {
                 detail: "it vanished".to_owned(),
             })
         })
+    }
+
+    /// Leaves out the record at which a partition is parked, and only that: the position behind it is stored with a
+    /// checkpoint, and the partition goes on there. Whoever waits no longer loses only the answer.
+    ///
+    /// `None` if the job ended meanwhile; whether the position is stored is then not known.
+    pub async fn skip(&self, partition: TopicPartition, at: Offset) -> Option<SkipOutcome> {
+        let (reply, outcome) = oneshot::channel();
+        let command = Command::Skip {
+            partition,
+            at,
+            reply,
+        };
+        self.commands.send(command).await.ok()?;
+        outcome.await.ok()
     }
 
     /// Changes when checkpoints are taken, from now on.

@@ -32,7 +32,8 @@
 //!
 //! *With one subtask* the same two tasks run; there is no second, shorter path to keep right.
 //!
-//! *What is away is waited for; what is wrong fails at once.* See [`error`].
+//! *What is away is waited for; what is wrong stops at once,* the partition that it is about or the job. See [`error`] and
+//! [`parked`].
 
 pub mod backoff;
 mod checkpoint_coordinator;
@@ -43,6 +44,7 @@ mod fetcher;
 mod group_commits;
 mod job_handle;
 mod job_task;
+mod parked;
 mod pending_positions;
 pub mod ports;
 mod record_reader;
@@ -51,4 +53,5 @@ mod subtask;
 mod tests;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
+pub use parked::SkipOutcome;
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{error::KafkaError, ports::KafkaCluster};
+use super::{error::KafkaError, parked::Decided, ports::KafkaCluster};
 use crate::model::{
     job::JobSpec,
     offset::{Offset, PartitionOffsets},
@@ -18,23 +18,14 @@ use crate::model::{
         resolve_positions,
     },
     start::StartFrom,
-    topic::{TopicId, TopicPartition},
+    topic::TopicPartition,
 };
 
 /// Where the pending partitions stand.
 #[derive(Debug, Default)]
 pub(super) struct PendingPositions {
     unresolved: BTreeSet<TopicPartition>,
-    resolved: BTreeMap<TopicPartition, Resolved>,
-}
-
-/// A position that is decided and not yet read from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Resolved {
-    /// Where to begin.
-    pub offset: Offset,
-    /// The topic's id.
-    pub topic_id: Option<TopicId>,
+    resolved: BTreeMap<TopicPartition, Decided>,
 }
 
 impl PendingPositions {
@@ -51,12 +42,17 @@ impl PendingPositions {
     }
 
     /// Partitions that wait for a checkpoint with their position.
-    pub(super) fn resolved(&self) -> &BTreeMap<TopicPartition, Resolved> {
+    pub(super) fn resolved(&self) -> &BTreeMap<TopicPartition, Decided> {
         &self.resolved
     }
 
+    /// Takes a decision over a partition that is parked; a later one replaces it.
+    pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
+        self.resolved.insert(partition, decided);
+    }
+
     /// Takes what a look-up found.
-    pub(super) fn found(&mut self, positions: BTreeMap<TopicPartition, Resolved>) {
+    pub(super) fn found(&mut self, positions: BTreeMap<TopicPartition, Decided>) {
         for (partition, resolved) in positions {
             if self.unresolved.remove(&partition) {
                 self.resolved.insert(partition, resolved);
@@ -88,7 +84,7 @@ pub(super) async fn look_up(
     spec: JobSpec,
     partitions: BTreeSet<TopicPartition>,
     now_ms: i64,
-) -> Result<BTreeMap<TopicPartition, Resolved>, KafkaError> {
+) -> Result<BTreeMap<TopicPartition, Decided>, KafkaError> {
     let listed: Vec<TopicPartition> = partitions.into_iter().collect();
     // The ends of the logs come before the look-up by time, so that "no such record" means the end as it was before.
     let bounds = kafka.log_bounds(&listed).await?;
@@ -166,7 +162,7 @@ pub(super) async fn look_up(
         let offset = planned.start_at?;
         Some((
             planned.topic_partition(),
-            Resolved {
+            Decided {
                 offset,
                 topic_id: planned.topic_id,
             },

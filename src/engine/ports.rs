@@ -58,10 +58,18 @@ pub trait Consumer: Send {
     /// When the client refuses.
     fn assign(&mut self, partitions: &[(TopicPartition, Offset)]) -> Result<(), ConsumerError>;
 
+    /// Takes partitions out of the assignment and throws away what the client had fetched of them; they can be assigned
+    /// again. One that is not assigned is passed over.
+    ///
+    /// # Errors
+    /// When the client refuses.
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError>;
+
     /// Waits up to `wait` for one record and takes what is there with it.
     ///
     /// # Errors
-    /// Only what the client does not mend by itself.
+    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] the other partitions go on; any
+    /// other error ends the consumer.
     fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError>;
 
     /// A way to commit over the same client, from another thread.

@@ -22,15 +22,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
-    consumer_thread::Assignment,
-    error::{ErrorClass, JobError, SinkError},
+    consumer_thread::{Assignment, Content, Fetched, Request},
+    error::{ConsumerError, ErrorClass, JobError, SinkError},
     fetcher::{Counters, Fetcher, LivePosition},
+    parked::Parking,
     ports::{Sink, SinkWriter},
 };
 use crate::{
     crash_point::CrashPoint,
     model::{
-        ids::CheckpointId, offset::PartitionOffsets, record::RecordBatch, resolver::SinkPosition,
+        ids::CheckpointId,
+        offset::{Offset, PartitionOffsets},
+        record::RecordBatch,
+        resolver::SinkPosition,
         topic::TopicPartition,
     },
 };
@@ -56,6 +60,14 @@ pub(super) enum Intake {
     Open,
     /// It finishes the batch it has and takes no other: the last checkpoint of a stop, or a doubtful lease.
     Frozen,
+}
+
+/// What the job task changes of a subtask's partitions.
+pub(super) enum PartitionChange {
+    /// One is read from now on.
+    Begin(NewPartition),
+    /// One is read no longer; its position stays.
+    Park(TopicPartition),
 }
 
 /// A partition on its way to its subtask.
@@ -93,9 +105,15 @@ pub(super) enum SubtaskEvent {
         /// What the sink said.
         detail: String,
     },
-    /// A record cannot be processed. Everything before it was given to the sink; the subtask takes no more batches, and
-    /// still answers barriers.
-    Blocked(JobError),
+    /// A partition cannot go on and is not read any more. Everything before its position was given to the sink.
+    Parked {
+        /// Which.
+        partition: TopicPartition,
+        /// Where it stands.
+        at: Offset,
+        /// Why.
+        cause: JobError,
+    },
 }
 
 /// A subtask's part of a checkpoint.
@@ -203,8 +221,8 @@ pub(super) struct SubtaskChannels {
     pub barrier: watch::Receiver<Option<Barrier>>,
     /// Whether batches may be taken.
     pub intake: watch::Receiver<Intake>,
-    /// Partitions that were given a position after the start.
-    pub new_partitions: mpsc::Receiver<NewPartition>,
+    /// Partitions that were given a position after the start, and such that are to be parked.
+    pub partitions: mpsc::Receiver<PartitionChange>,
     /// Where to tell what happened.
     pub events: mpsc::Sender<SubtaskEvent>,
     /// Ends the subtask without a checkpoint.
@@ -216,7 +234,9 @@ pub(super) struct SubtaskTask {
     /// Its number.
     pub subtask: u32,
     /// Its end of the hand-over.
-    pub batches: FetcherSide<RecordBatch, Assignment, JobError>,
+    pub batches: FetcherSide<Fetched, Request, JobError>,
+    /// Requests made of the consumer thread, those before the start of this task included.
+    pub asked: u64,
     /// Its positions.
     pub fetcher: Fetcher,
     /// Where its records go.
@@ -229,16 +249,14 @@ pub(super) struct SubtaskTask {
     pub view: Arc<SubtaskView>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
-    /// Whether it stands at a record that cannot be processed.
-    pub blocked: bool,
 }
 
 /// What the loop does next.
 enum Next {
     Cancelled,
     Barrier(Barrier),
-    NewPartition(NewPartition),
-    Batch(Result<RecordBatch, NextError<JobError>>),
+    Partition(PartitionChange),
+    Fetched(Result<Fetched, NextError<JobError>>),
     IntakeChanged,
 }
 
@@ -348,19 +366,32 @@ impl SubtaskTask {
 
     async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
         loop {
+            self.leave_what_has_ended();
             match self.next().await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
-                Next::NewPartition(new) => {
+                Next::Partition(PartitionChange::Begin(new)) => {
                     if !self.assign(writer, &[new.for_sink()]).await? {
                         return Ok(());
                     }
-                    self.fetcher.register(&new.assignment, new.live);
-                    self.batches.assign([new.assignment]);
+                    let since = self.ask(Request::Read(new.assignment.clone()));
+                    self.fetcher.register(&new.assignment, since, new.live);
                 }
-                Next::Batch(Ok(batch)) => self.process(writer, batch).await?,
-                Next::Batch(Err(NextError::Failed(error))) => return Err(error),
-                Next::Batch(Err(NextError::Closed)) => return Ok(()),
+                Next::Partition(PartitionChange::Park(partition)) => {
+                    if self.fetcher.park(&partition, self.asked).is_some() {
+                        self.ask(Request::Leave(partition));
+                    }
+                }
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Batch(batch),
+                })) => self.process(writer, batch, served).await?,
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::OutOfRange(partition),
+                })) => self.out_of_range(partition, served).await,
+                Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
+                Next::Fetched(Err(NextError::Closed)) => return Ok(()),
                 Next::IntakeChanged => {}
             }
         }
@@ -369,19 +400,19 @@ impl SubtaskTask {
     /// Waits for whatever comes first; the order says what wins when several are there.
     async fn next(&mut self) -> Next {
         let channels = &mut self.channels;
-        let open = *channels.intake.borrow_and_update() == Intake::Open && !self.blocked;
+        let open = *channels.intake.borrow_and_update() == Intake::Open;
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
             // Before the barrier: one that was sent after a partition was given covers it.
-            Some(new) = channels.new_partitions.recv() => Next::NewPartition(new),
+            Some(change) = channels.partitions.recv() => Next::Partition(change),
             changed = channels.barrier.changed() => match changed {
                 Ok(()) => channels.barrier.borrow_and_update().map_or(Next::IntakeChanged, Next::Barrier),
                 // The job task is gone.
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
-            batch = self.batches.next(), if open => Next::Batch(batch),
+            fetched = self.batches.next(), if open => Next::Fetched(fetched),
         }
     }
 
@@ -389,9 +420,10 @@ impl SubtaskTask {
         &mut self,
         writer: &mut dyn SinkWriter,
         mut batch: RecordBatch,
+        served: u64,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
-        let admitted = self.fetcher.admit(&mut batch);
+        let parked = self.fetcher.admit(&mut batch, served);
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
             let written = self.write(writer, &batch).await?;
@@ -404,18 +436,55 @@ impl SubtaskTask {
         }
         self.fetcher.advance(&batch);
         self.view.enter(Activity::Idle);
-        if let Err(error) = admitted {
-            self.blocked = true;
-            // The job task is gone when nobody takes it; then this subtask is cancelled too.
-            let _unheard = self
-                .channels
-                .events
-                .send(SubtaskEvent::Blocked(error))
-                .await;
+        for parking in parked {
+            self.parked(parking).await;
         }
         // The hand-over does not take part in the runtime's budget, so a fast topic would never let go of its worker.
         tokio::task::yield_now().await;
         Ok(())
+    }
+
+    /// Has the consumer leave the partitions of a bounded run that have come to their ends: while the others go on, nothing
+    /// is fetched of them to be thrown away.
+    fn leave_what_has_ended(&mut self) {
+        for partition in self.fetcher.take_ended() {
+            self.ask(Request::Leave(partition));
+        }
+    }
+
+    /// Asks something of the consumer thread; answers how many requests that makes.
+    fn ask(&mut self, request: Request) -> u64 {
+        self.batches.assign([request]);
+        self.asked += 1;
+        self.asked
+    }
+
+    /// The log does not hold a partition's position. What counts is our own: all before it was written.
+    async fn out_of_range(&mut self, partition: TopicPartition, served: u64) {
+        let Some(position) = self.fetcher.park(&partition, served) else {
+            return;
+        };
+        let cause = ConsumerError::OutOfRange {
+            partition: partition.clone(),
+            position,
+        };
+        let cause = cause.into();
+        self.parked(Parking { partition, cause }).await;
+    }
+
+    /// Leaves a partition that is parked and tells of it.
+    async fn parked(&mut self, Parking { partition, cause }: Parking) {
+        self.ask(Request::Leave(partition.clone()));
+        let Some(at) = self.fetcher.position(&partition) else {
+            return;
+        };
+        let event = SubtaskEvent::Parked {
+            partition,
+            at,
+            cause,
+        };
+        // The job task is gone when nobody takes it; then this subtask is cancelled too.
+        let _unheard = self.channels.events.send(event).await;
     }
 
     /// Gives a batch to the sink, again and again while the sink's trouble is of the kind that passes. False when the

@@ -14,6 +14,7 @@ use crate::model::{
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
+    stop_at::StopAt,
 };
 
 macro_rules! described {
@@ -83,6 +84,10 @@ described! {
         /// What a start does when a topic was deleted and created again (its topic id changed).
         #[schema(default = "fail", inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start
+        /// that begins the run, and kept over restarts. Without it the job runs until it is stopped.
+        #[schema(inline)]
+        stop_at: Option<StopAt>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
     }

@@ -129,8 +129,13 @@ impl JobConsumer {
                 }
                 Run::Error(error) => {
                     index += 1;
-                    if let Some(failure) = self.failure(&error) {
-                        self.failures.push_back(failure);
+                    let Some(failure) = self.failure(&error) else {
+                        continue;
+                    };
+                    // One partition outside its log does not end the others.
+                    let ends = !matches!(failure, ConsumerError::OutOfRange { .. });
+                    self.failures.push_back(failure);
+                    if ends {
                         break;
                     }
                 }
@@ -205,6 +210,10 @@ impl JobConsumer {
                 position,
             });
         }
+        if out_of_range && entry.partition.is_some() {
+            // Of a partition that was taken out of the assignment meanwhile.
+            return None;
+        }
         if error::is_infrastructure(code) {
             tracing::warn!(topic = entry.topic, partition = entry.partition, error = %entry.error, "fetching is disturbed");
             return None;
@@ -250,6 +259,26 @@ impl Consumer for JobConsumer {
             };
             of_topic.insert(partition.partition, assigned);
         }
+        Ok(())
+    }
+
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        let mut taken = Vec::new();
+        for partition in partitions {
+            let Some(of_topic) = self.assigned.get_mut(&partition.topic) else {
+                continue;
+            };
+            if of_topic.remove(&partition.partition).is_some() {
+                taken.push((&*partition.topic, partition.partition));
+            }
+            if of_topic.is_empty() {
+                self.assigned.remove(&partition.topic);
+            }
+        }
+        self.client.unassign(&taken).map_err(|error| {
+            let operation = format!("unassign {} partitions", taken.len());
+            error::call(operation, &Subject::Topics { topic: None }, &error)
+        })?;
         Ok(())
     }
 

@@ -7,8 +7,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    duration::HumanDuration, field_error::FieldError, ids::JobName, reader::ObjectReader,
-    sink_spec::SinkSpec, startup_mode::StartupMode, stop_at::StopAt,
+    duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
+    reader::ObjectReader, sink_spec::SinkSpec, startup_mode::StartupMode, stop_at::StopAt,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -37,6 +37,9 @@ pub struct JobSpec {
     pub startup_mode: StartupMode,
     /// When to checkpoint.
     pub checkpoint: CheckpointSpec,
+    /// What happens when something would fail the same way again.
+    #[serde(default)]
+    pub errors: ErrorsSpec,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -57,7 +60,7 @@ pub struct SourceSpec {
     /// Which records are seen.
     #[schema(default = "read_committed")]
     pub isolation: Isolation,
-    /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+    /// What a value must be; what becomes of a record that is not stands in `errors`.
     #[schema(default = "bytes")]
     pub format: Format,
     /// Whether completed checkpoints are committed to the group.
@@ -184,6 +187,10 @@ impl JobSpec {
             Some(checkpoint) => CheckpointSpec::read(checkpoint),
             None => CheckpointSpec::default(),
         };
+        let errors = match reader.object("errors") {
+            Some(errors) => ErrorsSpec::read(errors),
+            None => ErrorsSpec::default(),
+        };
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -199,6 +206,7 @@ impl JobSpec {
             parallelism,
             startup_mode: startup_mode?,
             checkpoint,
+            errors,
             sink: sink?,
         })
     }
@@ -356,6 +364,7 @@ impl JobSpec {
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         compare("parallelism", self.parallelism != running.parallelism);
+        compare("errors", self.errors != running.errors);
         compare("sink", self.sink != running.sink);
         SpecChange { pending_fields }
     }

@@ -11,6 +11,7 @@ use super::{
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
     offset::Offset,
+    parked::ParkedPartition,
     record::ConsumerRecord,
     topic::TopicPartition,
 };
@@ -46,6 +47,8 @@ pub struct JobStatus {
     pub commits: CommitCounters,
     /// What the job waits for; empty when it goes on.
     pub waiting: Vec<Waiting>,
+    /// Partitions that are not read, each at a position that stays in every checkpoint.
+    pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
 }
 
 /// A partition as its subtask sees it.

@@ -170,7 +170,9 @@ impl Comparison<'_> {
         }
         let stop_offset = match live {
             Some(live) => live.stop_offset,
-            None => self.ends.and_then(|ends| Some(ends.get(partition)?.stop_offset)),
+            None => self
+                .ends
+                .and_then(|ends| Some(ends.get(partition)?.stop_offset)),
         };
         let mut skewed = false;
         let mut lag = |from: Option<Offset>| {

@@ -63,8 +63,9 @@ pub(crate) fn refuse_unless_at_rest(job: &JobEntry) -> Result<()> {
         (facts.shown_state().0, facts.row.desired_state)
     };
     let is = match (state, desired) {
-        (JobState::Failed, _)
-        | (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => return Ok(()),
+        (JobState::Failed, _) | (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => {
+            return Ok(());
+        }
         (JobState::Stopped | JobState::Finished, DesiredState::Running) => "about to start",
         (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => state.name(),
     };

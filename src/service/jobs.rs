@@ -29,8 +29,8 @@ use crate::{
         resolver::Warning,
         topic::TopicPartition,
         views::{
-            BoundedView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
-            OffsetsTotals, Owner, PartitionOffsetsView,
+            BoundedView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint,
+            NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
     store::JobRow,

@@ -1,7 +1,7 @@
 //! What can be asked of the server, independent of HTTP.
 
-mod checkpoints;
 mod bounded;
+mod checkpoints;
 mod comparison;
 mod connections;
 mod core;

@@ -28,9 +28,9 @@ use crate::{
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::JobSpec,
         resolver::{
-            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown, ResolvedStart,
-            RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs, StartPolicies,
-            Warning, needed_facts, resolve_ends, resolve_positions,
+            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
+            ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
+            StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
         },
         start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         stop_at::{BoundedRun, StopAt},

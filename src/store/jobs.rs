@@ -304,10 +304,9 @@ impl Store {
             event: match state {
                 JobState::Failed => "job-failed",
                 JobState::Finished => "job-finished",
-                JobState::Stopped
-                | JobState::Starting
-                | JobState::Running
-                | JobState::Stopping => "job-stopped",
+                JobState::Stopped | JobState::Starting | JobState::Running | JobState::Stopping => {
+                    "job-stopped"
+                }
             },
         };
         self.settle(lease, settlement).await

@@ -70,6 +70,17 @@ export interface StartupMode {
   timestamp?: string | null;
 }
 
+/** A bounded run and how far it has come. */
+export interface Bounded {
+  stop_at: { mode: string; timestamp?: string | null };
+  begun_by?: number | null;
+  finished_at?: string | null;
+  partitions: number;
+  ended_partitions: number;
+  remaining: number | null;
+  waits_for_log?: { topic: string; partition: number }[];
+}
+
 export interface FailedRecord {
   topic: string;
   partition: number;
@@ -93,6 +104,7 @@ export interface JobView extends JobItem {
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
   warnings?: Reason[];
+  bounded?: Bounded | null;
 }
 
 /** Where a group of numbers came from: `status`, how old it is, and why it is missing. */
@@ -122,6 +134,7 @@ export interface PartitionOffsets {
   last_stable: number | null;
   latest: number | null;
   readable_end: number | null;
+  stop_offset?: number | null;
   position: number | null;
   checkpointed: number | null;
   group_committed: number | null;

@@ -2,8 +2,8 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import { get, paths, type JobView, type OffsetsView, type Reason, type StartupMode } from './api';
-import { utc } from './format';
+import { get, paths, type Bounded, type JobView, type OffsetsView, type Reason, type StartupMode } from './api';
+import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
@@ -132,6 +132,9 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {view.startup_mode !== null && view.startup_mode !== undefined && (
           <Fact name="startup mode"><Startup mode={view.startup_mode} /></Fact>
         )}
+        {view.bounded !== null && view.bounded !== undefined && (
+          <Fact name="bounded"><BoundedRun run={view.bounded} /></Fact>
+        )}
         {unknown !== undefined && (
           <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
         )}
@@ -153,6 +156,20 @@ function Lag({ name, children }: { name: string; children: ComponentChildren }) 
 
 function Fact({ name, children }: { name: string; children: ComponentChildren }) {
   return <div><dt>{name}</dt><dd>{children}</dd></div>;
+}
+
+function BoundedRun({ run }: { run: Bounded }) {
+  const at = utc(run.stop_at.timestamp);
+  const waits = run.waits_for_log ?? [];
+  return (
+    <>
+      stop at {run.stop_at.mode} {at !== null && <span class="whole">{at}</span>}
+      <div data-field="bounded.ended_partitions">{run.ended_partitions} of {count(run.partitions, 'partition')} ended</div>
+      <div class="muted">remaining <span data-field="bounded.remaining"><Num value={run.remaining} /></span></div>
+      {run.finished_at !== null && run.finished_at !== undefined && <div class="muted">finished at {utc(run.finished_at) ?? run.finished_at}</div>}
+      {waits.length > 0 && <Word tone="warn">waits for log: {waits.map((one) => `${one.topic}/${one.partition}`).join(', ')}</Word>}
+    </>
+  );
 }
 
 function Startup({ mode }: { mode: StartupMode }) {

@@ -723,8 +723,15 @@ impl AdminClient {
                 millis(deadline),
             )
         });
-        code.check(|| None)
-            .map_err(|error| self.failed(METADATA, deadline, error))?;
+        code.check(|| None).map_err(|error| {
+            // How librdkafka says that it has waited to the end for a broker to ask.
+            let is_alone = error.code == ErrorCode::TRANSPORT && Instant::now() >= until;
+            if is_alone {
+                self.client.deadline(METADATA, deadline)
+            } else {
+                self.failed(METADATA, deadline, error)
+            }
+        })?;
         // SAFETY: set by the successful call; read, and destroyed once.
         let (brokers, topics) = unsafe {
             let read = read_metadata(metadata);
@@ -807,6 +814,8 @@ impl AdminClient {
         if error.code == ErrorCode::TIMED_OUT {
             return self.client.deadline(operation, deadline);
         }
+        // A client that knows no broker may fail in other ways than by its silence.
+        self.client.recall_brokers();
         CallError::Failed { operation, error }
     }
 }

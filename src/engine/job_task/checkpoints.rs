@@ -13,7 +13,7 @@ use crate::{
         error::{ErrorClass, JobError, KafkaError, StoreError},
         fetcher::LivePosition,
         group_commits::{self, PendingCommit},
-        subtask::{Activity, Barrier, NewPartition, Prepared},
+        subtask::{Activity, Barrier, NewPartition, PartitionChange, Prepared},
     },
     model::{
         checkpoint::{
@@ -152,6 +152,7 @@ impl JobTask {
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {
+        let skips_a_record = self.skips_a_record();
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return;
         };
@@ -161,16 +162,16 @@ impl JobTask {
                 .prepared
                 .iter()
                 .find_map(|prepared| prepared.positions.get(partition));
-            let resolved = self.pending.resolved().get(partition);
-            if let (None, Some(resolved)) = (snapshot, resolved) {
-                // This checkpoint is the one that decides the position.
+            let decided = self.pending.resolved().get(partition);
+            if let Some(decided) = decided {
+                // This checkpoint is the one that decides the position, whatever a subtask knows of a parked partition.
                 state.position_id = id;
-                state.topic_id.clone_from(&resolved.topic_id);
+                state.topic_id.clone_from(&decided.topic_id);
             }
             // A partition that a subtask does not have yet keeps what is stored of it.
-            let next_offset = snapshot
-                .copied()
-                .or_else(|| resolved.map(|resolved| resolved.offset))
+            let next_offset = decided
+                .map(|decided| decided.offset)
+                .or_else(|| snapshot.copied())
                 .or_else(|| self.last_offsets.get(partition).copied());
             let (position_id, topic_id) = (state.position_id, state.topic_id.clone());
             positions.insert(
@@ -181,6 +182,9 @@ impl JobTask {
                     topic_id,
                 },
             );
+        }
+        if skips_a_record && attempt.kind == CheckpointKind::Periodic {
+            attempt.kind = CheckpointKind::Skip;
         }
         let checkpoint = Checkpoint {
             id,
@@ -265,6 +269,7 @@ impl JobTask {
         for (partition, offset) in self.pending.stored(&self.last_offsets) {
             self.assign(partition, offset);
         }
+        self.answer_skips(id);
         let report = CheckpointReport {
             id,
             status: "completed".to_owned(),
@@ -301,25 +306,17 @@ impl JobTask {
         let live = LivePosition::at(offset);
         let position_id = state.position_id;
         state.live = Some(Arc::clone(&live));
-        let Some(subtask) = self.subtasks.get(state.subtask as usize) else {
-            return;
-        };
-        tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "a leader answers: the partition begins");
-        if subtask
-            .new_partitions
-            .try_send(NewPartition {
-                assignment: (partition, offset),
-                position_id,
-                live,
-            })
-            .is_err()
-        {
-            // 64 partitions wait already, or the subtask is ending: it must not be forgotten, so the job begins again.
-            self.fail(JobError::Panicked {
-                part: "subtask".to_owned(),
-                detail: "it does not take new partitions".to_owned(),
-            });
+        let subtask = state.subtask;
+        tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
+        if self.parked.contains_key(&partition) {
+            Arc::make_mut(&mut self.parked).remove(&partition);
         }
+        let begins = PartitionChange::Begin(NewPartition {
+            assignment: (partition, offset),
+            position_id,
+            live,
+        });
+        self.tell_subtask(subtask, begins);
     }
 
     pub(super) fn failed(&mut self, id: CheckpointId, mut failure: CheckpointFailure) {
@@ -476,7 +473,8 @@ impl JobTask {
         if let Err(error) = outcome {
             tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
         }
-        self.commit_was_refused = matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);
+        self.commit_was_refused =
+            matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);
         let (group_commit, next) = self.commits.ended(id, outcome, self.run.clock.now());
         self.commit_is_settled(id, &group_commit, Some(took));
         if let Some(commit) = next {

@@ -73,7 +73,8 @@ impl JobTask {
         stopping.report = Some(report.clone());
         stopping.deadline = Instant::now() + COMMIT_AGAIN;
         let said = report.group_commit.error.clone().unwrap_or_default();
-        let why = format!("everything is read; the last commit to the group is tried again: {said}");
+        let why =
+            format!("everything is read; the last commit to the group is tried again: {said}");
         self.note_waiting(Code::CommitsFailing, Some(why));
         true
     }
@@ -90,7 +91,8 @@ impl JobTask {
         stopping.deadline = Instant::now() + COMMIT_AGAIN;
         if !self.commits.is_busy() {
             let id = report.id;
-            self.awaiting_commit.insert(id, (report.clone(), Vec::new()));
+            self.awaiting_commit
+                .insert(id, (report.clone(), Vec::new()));
             self.offer_commit(id, self.last_offsets.clone());
         }
         true

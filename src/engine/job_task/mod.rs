@@ -8,6 +8,7 @@
 mod checkpoints;
 mod ending;
 mod observation;
+mod parking;
 mod store_writes;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -23,15 +24,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
-    consumer_thread::{self, Reachability},
+    consumer_thread::{self, Reachability, Request},
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    pending_positions::{PendingPositions, Resolved},
+    parked::{Decided, SkipWaiter},
+    pending_positions::PendingPositions,
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
     subtask::{
-        Barrier, Intake, NewPartition, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
+        Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
 };
 use crate::model::{
@@ -43,6 +45,7 @@ use crate::model::{
     ids::CheckpointId,
     job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
     offset::PartitionOffsets,
+    parked::ParkedPartition,
     resolver::SinkPosition,
     start::StopCheckpoint,
     subtask::owner,
@@ -69,7 +72,7 @@ const LAST_NOTES: Duration = Duration::from_secs(2);
 struct Subtask {
     barrier: watch::Sender<Option<Barrier>>,
     intake: watch::Sender<Intake>,
-    new_partitions: mpsc::Sender<NewPartition>,
+    partitions: mpsc::Sender<PartitionChange>,
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
@@ -126,7 +129,7 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Resolved>, KafkaError>),
+    LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -138,6 +141,9 @@ pub(super) struct JobTask {
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
     pending: PendingPositions,
+    parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    /// Those who asked to leave out a record, until the position behind it is stored.
+    skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
     commits: GroupCommits,
     /// Whether the group refused the last commit, for a reason that does not pass.
@@ -179,7 +185,10 @@ impl JobTask {
                 LivePartition {
                     subtask,
                     position: position.next_offset,
-                    stop_offset: run.ends.as_ref().and_then(|ends| ends.get(partition).copied()),
+                    stop_offset: run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
                 },
             )
         });
@@ -198,6 +207,7 @@ impl JobTask {
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            parked: Arc::default(),
         }
     }
 
@@ -262,6 +272,8 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
+            parked: Arc::default(),
+            skips: Vec::new(),
             partitions,
             committer: None,
             commits: GroupCommits::default(),
@@ -329,14 +341,15 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
-            fetcher.register(&(partition.clone(), position), Arc::clone(live));
-            assignments.push((partition.clone(), position));
+            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
                 position_id: state.position_id,
             };
             begin.push((partition.clone(), for_sink));
         }
+        let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
         let thread_name = format!("consumer-{}-{subtask}", self.run.name);
@@ -348,28 +361,28 @@ impl JobTask {
                 })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition that may come.
-        let to_come = self
+        // There is room for every partition to come, to be parked and to come again.
+        let of_subtask = self
             .partitions
             .values()
-            .filter(|state| state.subtask == subtask && state.live.is_none());
-        let (new_partitions, new_partition_receiver) = mpsc::channel(to_come.count().max(1));
+            .filter(|state| state.subtask == subtask);
+        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + 1);
         let task = SubtaskTask {
             subtask,
             batches,
+            asked,
             fetcher,
             sink: Arc::clone(&self.run.sink),
             begin,
             channels: SubtaskChannels {
                 barrier: barrier_receiver,
                 intake: intake_receiver,
-                new_partitions: new_partition_receiver,
+                partitions: partition_receiver,
                 events: events.clone(),
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
             has_output: false,
-            blocked: false,
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -385,7 +398,7 @@ impl JobTask {
         self.subtasks.push(Subtask {
             barrier,
             intake,
-            new_partitions,
+            partitions,
             view,
             reachability,
             thread_ended,
@@ -562,7 +575,7 @@ impl JobTask {
     /// A record cannot be processed: the run ends, with everything before the record in a last checkpoint.
     fn on_blocked(&mut self, error: JobError) {
         if self.blocked.is_some() {
-            // Another subtask came to a record of its own. Its position is covered, and the next start comes to it.
+            // Another partition came to a record of its own. Its position is covered, and the next start comes to it.
             return;
         }
         tracing::error!(error = %error, "a record cannot be processed; a last checkpoint is taken before it");
@@ -606,6 +619,11 @@ impl JobTask {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
             }
+            Some(Command::Skip {
+                partition,
+                at,
+                reply,
+            }) => self.on_skip(partition, at, reply),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -841,7 +859,11 @@ impl JobTask {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
             }
-            SubtaskEvent::Blocked(error) => self.on_blocked(error),
+            SubtaskEvent::Parked {
+                partition,
+                at,
+                cause,
+            } => self.on_parked(&partition, at, cause),
         }
     }
 

@@ -14,10 +14,8 @@ use tokio::time::Instant;
 use super::{Background, JobTask};
 use crate::{
     engine::{
-        checkpoint_coordinator::CoordinatorEvent,
-        error::KafkaError,
-        fetcher::Counters,
-        pending_positions::{self, Resolved},
+        checkpoint_coordinator::CoordinatorEvent, error::KafkaError, fetcher::Counters,
+        parked::Decided, pending_positions,
     },
     model::{
         checkpoint::CheckpointKind,
@@ -81,7 +79,7 @@ impl JobTask {
 
     pub(super) fn on_looked_up(
         &mut self,
-        outcome: Result<BTreeMap<TopicPartition, Resolved>, KafkaError>,
+        outcome: Result<BTreeMap<TopicPartition, Decided>, KafkaError>,
     ) {
         self.looking_up = false;
         self.looked_up = Instant::now();
@@ -151,10 +149,9 @@ impl JobTask {
             epoch: self.run.lease.epoch,
             since: self.since,
             observed_at: self.run.clock.now(),
-            stopping: self
-                .stopping
-                .as_ref()
-                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop && !stopping.finishes),
+            stopping: self.stopping.as_ref().is_some_and(|stopping| {
+                stopping.kind == CheckpointKind::Stop && !stopping.finishes
+            }),
             partitions: Arc::new(partitions.collect()),
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),
@@ -172,6 +169,7 @@ impl JobTask {
             consecutive_failures: self.consecutive_failures,
             commits: self.commits.counters.clone(),
             waiting: self.waiting.values().cloned().collect(),
+            parked: Arc::clone(&self.parked),
         };
         self.status.send_replace(Arc::new(status));
     }

@@ -10,8 +10,7 @@ use super::{
 use crate::{
     engine::{JobEnd, JobHandle, StopOutcome},
     model::{
-        CheckpointKind, Code, PartitionOffsets,
-        checkpoint::GroupCommitStatus,
+        CheckpointKind, Code, PartitionOffsets, checkpoint::GroupCommitStatus,
         start::StopCheckpoint,
     },
 };
@@ -59,7 +58,11 @@ async fn a_run_ends_at_its_ends_with_a_last_checkpoint_and_commit() {
     world.cluster.deliver(1, 10..=12);
     world.cluster.deliver(0, 0..=3);
     world.until_written(7).await;
-    assert_eq!(world.store.completed().len(), 1, "one partition is not there");
+    assert_eq!(
+        world.store.completed().len(),
+        1,
+        "one partition is not there"
+    );
     world.cluster.deliver(0, 4..=8);
     let outcome = finished(&job).await;
     let mut written = world.sink.written();
@@ -91,9 +94,10 @@ async fn an_end_without_a_record_is_reached() {
     let world = World::new();
     // Partition 0: offset 4 is a marker, and the log ends there. Partition 1: 3 to 6 were compacted away.
     let job = world.start(up_to(&[(0, 5), (1, 5)]));
-    world
-        .cluster
-        .script(Scripted::Batch(vec![Part { advance_to: Some(5), ..records(0, 0..=3) }]));
+    world.cluster.script(Scripted::Batch(vec![Part {
+        advance_to: Some(5),
+        ..records(0, 0..=3)
+    }]));
     world.cluster.deliver(1, 0..=2);
     world.until_written(7).await;
     world.cluster.deliver(1, 7..=8);
@@ -130,15 +134,19 @@ async fn an_end_at_or_before_the_beginning_ends_at_once() {
 async fn an_end_that_the_log_does_not_reach_is_waited_for() {
     let world = World::new();
     let job = world.start(up_to(&[(0, 10)]));
-    world
-        .cluster
-        .script(Scripted::Batch(vec![Part { advance_to: Some(5), ..records(0, 0..=4) }]));
+    world.cluster.script(Scripted::Batch(vec![Part {
+        advance_to: Some(5),
+        ..records(0, 0..=4)
+    }]));
     world.until_written(5).await;
     let status = until_status(&job, "it stands before the transaction", |status| {
         status.partitions[&partition(0)].position == Some(offset(5))
     })
     .await;
-    assert_eq!(status.partitions[&partition(0)].stop_offset, Some(offset(10)));
+    assert_eq!(
+        status.partitions[&partition(0)].stop_offset,
+        Some(offset(10))
+    );
     assert_eq!(world.store.completed().len(), 1, "it has not ended");
     world.cluster.script(behind(0, 11));
     finished(&job).await;
@@ -180,7 +188,11 @@ async fn the_last_commit_is_tried_until_the_group_has_it() {
     world.cluster.set_commits(Commits::Confirmed);
     finished(&job).await;
     assert_eq!(world.cluster.committed(), [BTreeMap::from([(0, 2)])]);
-    assert_eq!(world.store.completed().len(), 2, "one checkpoint, several commits");
+    assert_eq!(
+        world.store.completed().len(),
+        2,
+        "one checkpoint, several commits"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -189,7 +201,10 @@ async fn a_stop_does_not_wait_for_a_group_that_does_not_answer() {
     world.cluster.set_commits(Commits::Refused);
     let job = world.start(up_to(&[(0, 2)]));
     world.cluster.deliver(0, 0..=1);
-    until_status(&job, "it waits for the group", |status| !status.waiting.is_empty()).await;
+    until_status(&job, "it waits for the group", |status| {
+        !status.waiting.is_empty()
+    })
+    .await;
     let end = within("a stop", job.stop(StopCheckpoint::BestEffort, super::SHORT)).await;
     let JobEnd::Finished(outcome) = end.expect("a stop") else {
         panic!("everything is read and stored: it is finished");

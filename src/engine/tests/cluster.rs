@@ -283,6 +283,15 @@ impl Consumer for ScriptedConsumer {
         Ok(())
     }
 
+    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
+        self.cluster.change(|state| {
+            for partition in partitions {
+                state.assigned.remove(partition);
+            }
+        });
+        Ok(())
+    }
+
     fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError> {
         let deadline = Instant::now() + wait;
         let mut state = self.cluster.state.lock().unwrap();

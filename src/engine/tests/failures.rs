@@ -104,7 +104,7 @@ async fn the_first_cause_is_kept() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_outside_the_log_ends_the_job() {
     let world = World::new();
-    let job = world.start(Setup::default());
+    let job = world.start_strict(Format::Bytes, Setup::default());
     let out_of_range = ConsumerError::OutOfRange {
         partition: partition(0),
         position: offset(0),
@@ -116,7 +116,7 @@ async fn a_position_outside_the_log_ends_the_job() {
 }
 
 /// Three records of a partition, of which the second is no JSON; offset 1 is a transaction's marker.
-fn poisoned(partition: i32) -> Scripted {
+pub(super) fn poisoned(partition: i32) -> Scripted {
     Scripted::Batch(vec![Part {
         partition,
         records: vec![(0, b"{}"), (2, b"no"), (3, b"{}")],
@@ -133,7 +133,7 @@ async fn a_record_that_is_not_what_the_format_says_is_named_and_the_job_stands_b
         partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
         ..Setup::default()
     };
-    let job = world.start_as(Format::Json, setup);
+    let job = world.start_strict(Format::Json, setup);
     world.cluster.deliver(1, 0..=4);
     world.until_written(5).await;
     world.cluster.script(poisoned(0));
@@ -171,7 +171,7 @@ async fn a_record_is_named_when_the_last_checkpoint_cannot_be_stored() {
             checkpoint: timing(NEVER, SHORT),
             ..Setup::default()
         };
-        let job = world.start_as(Format::Json, setup);
+        let job = world.start_strict(Format::Json, setup);
         world.store.answer_to(Call::Complete, call);
         world.sink.set(Step::Prepare, sink);
         world.cluster.script(poisoned(0));
@@ -187,7 +187,7 @@ async fn a_record_is_named_when_the_last_checkpoint_cannot_be_stored() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_does_not_hide_that_the_lease_is_lost() {
     let world = World::new();
-    let job = world.start_as(Format::Json, Setup::default());
+    let job = world.start_strict(Format::Json, Setup::default());
     world.store.answer(Answers::Fenced);
     world.cluster.script(poisoned(0));
     assert!(matches!(failure(&job).await, JobError::Fenced));
@@ -197,7 +197,7 @@ async fn a_record_does_not_hide_that_the_lease_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_at_a_record_that_cannot_be_processed_still_stops() {
     let world = World::new();
-    let job = world.start_as(Format::Json, Setup::default());
+    let job = world.start_strict(Format::Json, Setup::default());
     world.sink.set(Step::Write, Does::Block);
     world.cluster.script(poisoned(0));
     world

@@ -8,6 +8,7 @@ mod bounded;
 mod checkpoints;
 mod cluster;
 mod failures;
+mod parking;
 mod records;
 mod sink;
 mod stops;
@@ -34,6 +35,7 @@ use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
     Offset, PartitionOffsets, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
+    errors_spec::Block,
     job::{CheckpointSpec, CommitToGroup, Format},
     job_status::JobStatus,
     start::StopCheckpoint,
@@ -147,7 +149,16 @@ impl World {
         self.start_as(Format::Bytes, setup)
     }
 
+    /// A run that a bad record ends.
+    fn start_strict(&self, format: Format, setup: Setup) -> JobHandle {
+        self.start_with(format, Block::Job, setup)
+    }
+
     fn start_as(&self, format: Format, setup: Setup) -> JobHandle {
+        self.start_with(format, Block::Partition, setup)
+    }
+
+    fn start_with(&self, format: Format, block: Block, setup: Setup) -> JobHandle {
         let name = JobName::new("orders").unwrap();
         let document = serde_json::json!({
             "source": {"connection": "main", "topics": ["orders"]},
@@ -156,6 +167,7 @@ impl World {
         });
         let mut spec = JobSpec::read(&name, &document).unwrap();
         spec.source.format = format;
+        spec.errors.block = block;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
         if !setup.commits {

@@ -43,7 +43,9 @@ impl Blockers {
 
     /// Adds what concerns no single partition, with what a start may carry to decide it.
     pub(super) fn add_decision(&mut self, code: Code, summary: &str, choices: &[(&str, &str)]) {
-        let choices = choices.iter().map(|(member, value)| json!({ *member: value }));
+        let choices = choices
+            .iter()
+            .map(|(member, value)| json!({ *member: value }));
         append(&mut self.entry(code, || choices.collect()).summary, summary);
     }
 

@@ -12,9 +12,9 @@
 use std::collections::BTreeMap;
 
 use super::{
-    BrokerFacts, PlanTotals, PlannedPartition, PlannedRun, ResolvedStart, StopReason, Warning,
+    BrokerFacts, PlanTotals, PlannedPartition, PlannedRun, ResolvedStart, StartInputs, StopReason,
+    Warning,
     blockers::{self, Blockers},
-    StartInputs,
 };
 use crate::model::{
     code::Code,
@@ -64,16 +64,13 @@ impl<'a> EndInputs<'a> {
 
     /// The partitions whose wish has to be looked up: none for a run that goes on, so that a group coordinator that is away
     /// does not hold it up.
-    pub fn to_look_up(
-        &self,
-        inputs: &StartInputs<'_>,
-        facts: &BrokerFacts,
-    ) -> Vec<TopicPartition> {
+    pub fn to_look_up(&self, inputs: &StartInputs<'_>, facts: &BrokerFacts) -> Vec<TopicPartition> {
         facts
             .partitions
             .iter()
             .filter(|(partition, facts)| {
-                self.kept(inputs, partition, facts.topic_id.as_ref()).is_none()
+                self.kept(inputs, partition, facts.topic_id.as_ref())
+                    .is_none()
             })
             .map(|(partition, _)| partition.clone())
             .collect()
@@ -229,8 +226,7 @@ impl Resolution<'_> {
             if !planned.iter().any(|planned| is_read(&planned)) {
                 let why =
                     format!("{named}, named by stop_at, does not exist or is not read by this job");
-                self.blockers
-                    .add(Code::UnknownPartition, named, &why, &[]);
+                self.blockers.add(Code::UnknownPartition, named, &why, &[]);
             }
         }
     }
@@ -287,7 +283,9 @@ impl Resolution<'_> {
             let names = blockers::list(&self.left_out);
             warnings.push(Warning {
                 code: Code::NotPartOfTheRun,
-                summary: format!("{names} appeared after the bounded run had begun and is left for the next one"),
+                summary: format!(
+                    "{names} appeared after the bounded run had begun and is left for the next one"
+                ),
             });
         }
         if !self.beyond.is_empty() {
@@ -310,7 +308,11 @@ impl Resolution<'_> {
 impl ResolvedStart {
     /// The bounded run as it is stored with the start's checkpoint; `None` for a job that is not bounded.
     #[must_use]
-    pub fn bounded_run(&self, start: CheckpointId, now: chrono::DateTime<chrono::Utc>) -> Option<BoundedRun> {
+    pub fn bounded_run(
+        &self,
+        start: CheckpointId,
+        now: chrono::DateTime<chrono::Utc>,
+    ) -> Option<BoundedRun> {
         let planned = self.bounded.as_ref()?;
         let ends: BTreeMap<TopicPartition, RunEnd> = self
             .read_partitions()

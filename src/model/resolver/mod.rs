@@ -33,12 +33,12 @@ mod tests;
 
 pub use ends::{EndInputs, resolve_ends};
 pub use facts::{
-    BrokerFacts, EndFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState, SinkFacts,
-    SinkPosition, SinkProgress, StartPolicies, needed_facts,
+    BrokerFacts, EndFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState,
+    SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown, ResolvedStart, StartBasis,
-    StartReason, StopReason, Warning,
+    Blocker, PlanTotals, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown, ResolvedStart,
+    StartBasis, StartReason, StopReason, Warning,
 };
 
 use super::{

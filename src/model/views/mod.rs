@@ -14,8 +14,8 @@ mod skip;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
-    BoundedView, Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
-    SpecApplied, StartupModeView,
+    BoundedView, Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep,
+    Owner, SpecApplied, StartupModeView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,

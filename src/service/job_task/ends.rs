@@ -74,9 +74,10 @@ impl JobTask {
         match finished {
             Ok(state) => {
                 tracing::info!(job = %self.job.name, "the bounded run has ended");
-                self.show_row(state, Some(DesiredState::Stopped), None);
-                self.core.refresh(&self.job).await;
+                // Whoever sees the state sees what belongs to it.
                 refresh_checkpoint(&self.core, &self.job).await;
+                self.core.refresh(&self.job).await;
+                self.show_row(state, Some(DesiredState::Stopped), None);
                 self.job.measure_anew();
             }
             // Whoever takes the job up finds all its ends reached, and finishes it again.

@@ -247,7 +247,7 @@ fn a_broker_frozen_under_load_is_found_again_even_by_a_client_that_forgot_it() {
             assert_eq!(scene.job.state(), "running");
         });
         cluster.broker("resume-broker", 1);
-        Producer::new(&cluster.kafka).produce(&scene.name, 0, 10);
+        Producer::produce_after_freeze(&cluster.kafka, &scene.name, 0, 10);
         let ends = scene.ends();
         eventually(
             "the job finds the broker again",

@@ -60,6 +60,8 @@ fn a_restart_moves_positions_as_a_start_does() {
         }
     });
     scene.produce_all(4);
+    // Lines too: the sink writes them on a thread of its own, and the mark below is to stand behind them.
+    scene.await_exactly(0, &[(0, 0..10), (1, 0..10)]);
     scene.await_positions(&[(0, 10), (1, 10)]);
 
     let mark = scene.server.log.mark();

@@ -17,8 +17,8 @@ use rdkafka::{
 };
 
 use super::{
-    kafka::Kafka,
-    wait::{breathe, lock},
+    kafka::{ATTEMPT, Kafka},
+    wait::{breathe, eventually, lock},
 };
 
 const ANSWER: Duration = Duration::from_secs(60);
@@ -56,12 +56,16 @@ impl Producer {
     }
 
     fn with(kafka: &Kafka, transactional_id: Option<&str>) -> Self {
+        // A broker may be away for a while.
+        Self::patient(kafka, transactional_id, Duration::from_secs(120))
+    }
+
+    fn patient(kafka: &Kafka, transactional_id: Option<&str>, patience: Duration) -> Self {
         let mut config = kafka.config();
         config
             .set("linger.ms", "2")
             .set("enable.idempotence", "true")
-            // A broker may be away for a while.
-            .set("message.timeout.ms", "120000")
+            .set("message.timeout.ms", patience.as_millis().to_string())
             .set("topic.metadata.refresh.interval.ms", "5000");
         if let Some(id) = transactional_id {
             // Longer than any test leaves one open.
@@ -91,6 +95,30 @@ impl Producer {
         self.flush();
     }
 
+    /// Brings at least `count` records into a partition right after its broker was frozen.
+    ///
+    /// A client that asks the broker at the wrong moment then forgets it for ever (librdkafka issue 5301). So each attempt
+    /// has a client of its own; one whose answer was lost leaves its records there, too.
+    pub(crate) fn produce_after_freeze(kafka: &Kafka, topic: &str, partition: i32, count: usize) {
+        eventually("records are written", Duration::from_secs(60), || {
+            let producer = Self::patient(kafka, None, ATTEMPT);
+            for _ in 0..count {
+                producer.send(topic, partition, b"{}", None);
+            }
+            producer.flushed()
+        });
+    }
+
+    /// Sends one record with a key and waits.
+    pub(crate) fn produce_keyed(&self, topic: &str, partition: i32, key: &str) {
+        let record = BaseRecord::<str, [u8]>::to(topic)
+            .partition(partition)
+            .key(key)
+            .payload(b"{}");
+        self.queue(topic, partition, record);
+        self.flush();
+    }
+
     /// Sends one record with a time stamp and waits.
     pub(crate) fn produce_at(&self, topic: &str, partition: i32, timestamp_ms: i64) {
         self.send(topic, partition, b"{}", Some(timestamp_ms));
@@ -111,6 +139,10 @@ impl Producer {
         if let Some(timestamp) = timestamp_ms {
             record = record.timestamp(timestamp);
         }
+        self.queue(topic, partition, record);
+    }
+
+    fn queue(&self, topic: &str, partition: i32, mut record: BaseRecord<'_, str, [u8]>) {
         loop {
             match self.inner.send(record) {
                 Ok(()) => break,
@@ -127,15 +159,22 @@ impl Producer {
 
     /// Waits until everything queued is in the log.
     pub(crate) fn flush(&self) {
+        self.flushed().expect("all records are in the log");
+    }
+
+    fn flushed(&self) -> Result<(), String> {
         self.inner
             .flush(Duration::from_secs(150))
-            .expect("all records are sent");
+            .map_err(|error| error.to_string())?;
         let deliveries = self.inner.context();
-        assert_eq!(*lock(&deliveries.errors), Vec::<String>::new());
-        assert_eq!(
-            deliveries.delivered.load(Ordering::Relaxed),
-            self.sent.load(Ordering::Relaxed)
-        );
+        let errors = lock(&deliveries.errors);
+        let delivered = deliveries.delivered.load(Ordering::Relaxed);
+        let sent = self.sent.load(Ordering::Relaxed);
+        if errors.is_empty() && delivered == sent {
+            Ok(())
+        } else {
+            Err(format!("{delivered} of {sent} records: {errors:?}"))
+        }
     }
 }
 

@@ -66,21 +66,34 @@ fn a_wish_becomes_a_number() {
     let timestamp = stop_at(json!({"mode": "timestamp", "timestamp": "1970-01-01T00:00:05Z"}));
     let past_end = (Some(stable), Some(R::StopTimestampPastEnd));
     assert_eq!(end(&world.ends(&timestamp, None), 0), past_end);
-    world.facts.ends.at_timestamp.insert(orders(0), offset(stable - 7));
+    world
+        .facts
+        .ends
+        .at_timestamp
+        .insert(orders(0), offset(stable - 7));
     assert_eq!(
         end(&world.ends(&timestamp, None), 0),
         (Some(stable - 7), Some(R::StopTimestamp))
     );
     // Written after the ends of the logs were asked for.
-    world.facts.ends.at_timestamp.insert(orders(0), offset(stable + 50));
+    world
+        .facts
+        .ends
+        .at_timestamp
+        .insert(orders(0), offset(stable + 50));
     assert_eq!(end(&world.ends(&timestamp, None), 0), past_end);
 
-    world.facts.ends.group.insert(orders(0), offset(earliest + 1));
+    world
+        .facts
+        .ends
+        .group
+        .insert(orders(0), offset(earliest + 1));
     assert_eq!(
         end(&world.ends(&StopAt::GroupOffsets, None), 0),
         (Some(earliest + 1), Some(R::StopGroupOffset))
     );
-    let given = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": stable + 500}}}));
+    let given =
+        stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": stable + 500}}}));
     let resolved = world.ends(&given, None);
     assert_eq!(
         end(&resolved, 0),
@@ -88,7 +101,11 @@ fn a_wish_becomes_a_number() {
     );
     assert_eq!(resolved.blockers, Vec::new());
     assert_eq!(
-        resolved.warnings.iter().map(|warning| warning.code).collect::<Vec<_>>(),
+        resolved
+            .warnings
+            .iter()
+            .map(|warning| warning.code)
+            .collect::<Vec<_>>(),
         [Code::WaitsForStopOffset],
         "it is waited for, and said before"
     );
@@ -99,7 +116,8 @@ fn a_wish_becomes_a_number() {
 fn an_end_before_the_beginning_has_nothing_to_read() {
     let world = World::new().mode(json!({"mode": "earliest"}));
     for stop in [0, BOUNDS.0 - 1, BOUNDS.0] {
-        let given = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": stop}}}));
+        let given =
+            stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": stop}}}));
         let resolved = world.ends(&given, None);
         assert_eq!(of(&resolved, 0).to_read, Some(0));
         assert_eq!(resolved.bounded.as_ref().unwrap().at_their_end, 1);
@@ -114,11 +132,17 @@ fn an_end_that_is_no_number_stands_against_the_start() {
         .mode(json!({"mode": "earliest"}))
         .leaderless(1);
     let one = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": 150}}}));
-    let unknown = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": 1, "1": 1, "7": 1}}}));
+    let unknown = stop_at(
+        json!({"mode": "specific-offsets", "offsets": {"orders": {"0": 1, "1": 1, "7": 1}}}),
+    );
     for (wish, code, names) in [
         (latest(), Code::StopOffsetUnknown, vec![orders(1)]),
         (one, Code::StopOffsetUnknown, vec![orders(1)]),
-        (StopAt::GroupOffsets, Code::StopOffsetUnknown, vec![orders(0), orders(1)]),
+        (
+            StopAt::GroupOffsets,
+            Code::StopOffsetUnknown,
+            vec![orders(0), orders(1)],
+        ),
         (unknown, Code::UnknownPartition, vec![orders(7)]),
     ] {
         let resolved = world.ends(&wish, None);
@@ -141,14 +165,23 @@ fn a_run_goes_on_to_the_ends_it_has() {
     assert!(resolved.summary.contains("goes on"), "{}", resolved.summary);
     // What is stored again is the same run.
     let now = DateTime::from_timestamp(1_000, 0).unwrap();
-    assert_eq!(resolved.bounded_run(CheckpointId(11), now), Some(stored.clone()));
+    assert_eq!(
+        resolved.bounded_run(CheckpointId(11), now),
+        Some(stored.clone())
+    );
 
     // No leader, no answer of the group: the numbers are known.
     let leaderless = World::stored(&[(0, Some(120))]).leaderless(0);
-    let resolved = leaderless.ends(&StopAt::GroupOffsets, Some(&run(StopAt::GroupOffsets, &[(0, 150)])));
+    let resolved = leaderless.ends(
+        &StopAt::GroupOffsets,
+        Some(&run(StopAt::GroupOffsets, &[(0, 150)])),
+    );
     assert_eq!((end(&resolved, 0).0, codes(&resolved)), (Some(150), vec![]));
     let inputs = world.inputs();
-    let ends = EndInputs { stop_at: &latest(), run: Some(&stored) };
+    let ends = EndInputs {
+        stop_at: &latest(),
+        run: Some(&stored),
+    };
     assert_eq!(ends.to_look_up(&inputs, &world.facts), Vec::new());
 }
 
@@ -166,17 +199,28 @@ fn what_begins_another_run_gets_other_ends() {
         let resolved = world().from(from.clone()).ends(&latest(), Some(&stored));
         assert_eq!(end(&resolved, 0).0, Some(stable), "{from}");
         let begun = resolved.bounded_run(CheckpointId(11), now).unwrap();
-        assert_eq!((begun.begun_by, begun.begun_at), (CheckpointId(11), now), "{from}");
+        assert_eq!(
+            (begun.begun_by, begun.begun_at),
+            (CheckpointId(11), now),
+            "{from}"
+        );
     }
     // Another wish, and positions that go on.
-    let given = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": 160, "1": 170}}}));
+    let given =
+        stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": 160, "1": 170}}}));
     let resolved = world().ends(&given, Some(&stored));
-    assert_eq!((end(&resolved, 0).0, end(&resolved, 1).0), (Some(160), Some(170)));
+    assert_eq!(
+        (end(&resolved, 0).0, end(&resolved, 1).0),
+        (Some(160), Some(170))
+    );
     assert_eq!(begins(&resolved, 0), (Some(120), StartReason::Checkpoint));
     // Only where the start says where to begin.
     let moved = json!({"from": "earliest", "partitions": {"orders": [1]}});
     let resolved = world().from(moved).ends(&latest(), Some(&stored));
-    assert_eq!((end(&resolved, 0).0, end(&resolved, 1).0), (Some(150), Some(stable)));
+    assert_eq!(
+        (end(&resolved, 0).0, end(&resolved, 1).0),
+        (Some(150), Some(stable))
+    );
     // A number of a topic that was deleted means nothing in the one that has its name.
     let mut recreated = world().policy(Earliest);
     for number in 0..2 {
@@ -185,7 +229,9 @@ fn what_begins_another_run_gets_other_ends() {
     let resolved = recreated.ends(&latest(), Some(&stored));
     assert_eq!(end(&resolved, 0).0, Some(stable));
     // Without a checkpoint there is nothing that goes on.
-    let resolved = World::new().mode(json!({"mode": "earliest"})).ends(&latest(), Some(&stored));
+    let resolved = World::new()
+        .mode(json!({"mode": "earliest"}))
+        .ends(&latest(), Some(&stored));
     assert_eq!(end(&resolved, 0).0, Some(stable));
 }
 
@@ -197,7 +243,11 @@ fn a_partition_that_appeared_meanwhile_is_left_for_the_next_run() {
     assert_eq!(planned.start_at, planned.stop_at, "nothing of it is read");
     assert_eq!(planned.start_at.map(Offset::get), Some(BOUNDS.0));
     assert_eq!(planned.stop_reason, Some(StopReason::NotPartOfTheRun));
-    let warned: Vec<Code> = resolved.warnings.iter().map(|warning| warning.code).collect();
+    let warned: Vec<Code> = resolved
+        .warnings
+        .iter()
+        .map(|warning| warning.code)
+        .collect();
     assert_eq!(warned, [Code::NotPartOfTheRun]);
 }
 
@@ -211,7 +261,10 @@ fn a_run_that_has_ended_is_not_begun_again_by_chance() {
     let resolved = world.ends(&latest(), Some(&stored));
     assert_eq!(codes(&resolved), [Code::RunFinished]);
     let choices = resolved.blockers[0].choices.clone();
-    assert_eq!(choices, [json!({"from": "checkpoint"}), json!({"from": "earliest"})]);
+    assert_eq!(
+        choices,
+        [json!({"from": "checkpoint"}), json!({"from": "earliest"})]
+    );
     for choice in choices {
         let chosen = world.choosing(&choice).unwrap();
         let resolved = chosen.ends(&latest(), Some(&stored));

@@ -1,0 +1,136 @@
+//! Parks partitions and lets them go on; see [`parked`](crate::engine::parked).
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use super::JobTask;
+use crate::{
+    engine::{
+        checkpoint_coordinator::CoordinatorEvent,
+        error::JobError,
+        parked::{Decided, SkipOutcome, SkipWaiter},
+        subtask::PartitionChange,
+    },
+    model::{
+        checkpoint::CheckpointKind, code::Code, errors_spec::Block, ids::CheckpointId,
+        job_status::JobFailure, offset::Offset, parked::ParkedPartition, topic::TopicPartition,
+    },
+};
+
+impl JobTask {
+    /// A subtask has parked a partition of its own accord.
+    pub(super) fn on_parked(&mut self, partition: &TopicPartition, at: Offset, cause: JobError) {
+        if self.run.spec.errors.block == Block::Job {
+            return self.on_blocked(cause);
+        }
+        let failure = cause.failure(self.run.clock.now());
+        self.show_parked(partition, Some(at), failure);
+    }
+
+    /// Parks a partition for something that was noticed here. Its subtask reads no further; a batch that it has taken is
+    /// still written.
+    #[expect(dead_code, reason = "the watch over topics parks by this")]
+    pub(super) fn park(&mut self, partition: &TopicPartition, failure: JobFailure) {
+        if self.parked.contains_key(partition) {
+            return;
+        }
+        let Some(state) = self.partitions.get(partition) else {
+            return;
+        };
+        let at = state.live.as_ref().and_then(|live| live.get());
+        let subtask = state.subtask;
+        if at.is_some() {
+            self.tell_subtask(subtask, PartitionChange::Park(partition.clone()));
+        }
+        self.show_parked(partition, at, failure);
+    }
+
+    fn show_parked(&mut self, partition: &TopicPartition, at: Option<Offset>, failure: JobFailure) {
+        if self.parked.contains_key(partition) {
+            return;
+        }
+        tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = at.map(Offset::get), code = %failure.code, detail = failure.summary, "the partition is parked; the others go on");
+        let parked = ParkedPartition::at(partition, at, failure);
+        Arc::make_mut(&mut self.parked).insert(partition.clone(), parked);
+        self.publish();
+    }
+
+    /// Decides where a parked partition goes on: stored with the next checkpoint, then read from there.
+    pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
+        self.pending.decide(partition, decided);
+        if self.stopping.is_none() {
+            self.coordinate(CoordinatorEvent::Trigger {
+                kind: CheckpointKind::Periodic,
+                timeout: None,
+            });
+        }
+    }
+
+    /// Leaves out the record at which a partition is parked. A compare-and-set: any other position is refused.
+    pub(super) fn on_skip(
+        &mut self,
+        partition: TopicPartition,
+        at: Offset,
+        reply: oneshot::Sender<SkipOutcome>,
+    ) {
+        let stands_there = self.parked.get(&partition).is_some_and(|parked| {
+            parked.code == Code::BlockedOnRecord && parked.offset == Some(at)
+        });
+        let next = Offset::after(at.get()).filter(|_| stands_there);
+        let (Some(next), Some(state)) = (next, self.partitions.get(&partition)) else {
+            // A caller that went away loses only the answer.
+            let _unheard = reply.send(SkipOutcome::NotParkedThere);
+            return;
+        };
+        let decided = Decided {
+            offset: next,
+            topic_id: state.topic_id.clone(),
+        };
+        self.skips.push(SkipWaiter {
+            partition: partition.clone(),
+            next_offset: next,
+            reply,
+        });
+        self.decide(partition, decided);
+    }
+
+    /// Whether a checkpoint that is stored now decides the position behind a record for an operator.
+    pub(super) fn skips_a_record(&self) -> bool {
+        self.skips
+            .iter()
+            .any(|skip| self.pending.resolved().contains_key(&skip.partition))
+    }
+
+    /// Answers those whose record a completed checkpoint leaves out.
+    pub(super) fn answer_skips(&mut self, id: CheckpointId) {
+        let (done, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.skips)
+            .into_iter()
+            .partition(|skip| {
+                let stored = self.last_offsets.get(&skip.partition);
+                stored.is_some_and(|stored| *stored >= skip.next_offset)
+            });
+        self.skips = waiting;
+        for skip in done {
+            // A caller that went away loses only the answer.
+            let _unheard = skip.reply.send(SkipOutcome::Skipped {
+                checkpoint: id,
+                next_offset: skip.next_offset,
+            });
+        }
+    }
+
+    /// Gives a subtask a change of its partitions. There is room for them all, unless the subtask is ending.
+    pub(super) fn tell_subtask(&mut self, subtask: u32, change: PartitionChange) {
+        let Some(subtask) = self.subtasks.get(subtask as usize) else {
+            return;
+        };
+        if subtask.partitions.try_send(change).is_err() {
+            // It must not be forgotten, so the job begins again.
+            self.fail(JobError::Panicked {
+                part: "subtask".to_owned(),
+                detail: "it does not take changes of its partitions".to_owned(),
+            });
+        }
+    }
+}
