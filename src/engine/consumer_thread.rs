@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::{
     error::{ConsumerError, JobError},
     ports::{Consumer, Polled},
+    threads::Threads,
 };
 use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
 
@@ -92,6 +93,34 @@ struct ConsumerLoop {
     served: u64,
 }
 
+/// Whether a turn of the loop may block its thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// Until there is something to do.
+    Blocks,
+    /// Never: the turns are those of a task.
+    #[cfg(test)]
+    None,
+}
+
+impl Patience {
+    fn poll_wait(self) -> Duration {
+        match self {
+            Self::Blocks => POLL_WAIT,
+            #[cfg(test)]
+            Self::None => Duration::ZERO,
+        }
+    }
+
+    fn produce(self, producer: &Producer, fetched: Fetched) -> Produced<Fetched> {
+        match self {
+            Self::Blocks => producer.produce(fetched),
+            #[cfg(test)]
+            Self::None => producer.try_produce(fetched),
+        }
+    }
+}
+
 enum Step {
     GoOn,
     Ended,
@@ -100,7 +129,7 @@ enum Step {
 impl ConsumerLoop {
     fn run(&mut self) {
         loop {
-            match self.step() {
+            match self.step(Patience::Blocks) {
                 Ok(Step::GoOn) => {}
                 Ok(Step::Ended) => return,
                 Err(error) => return self.producer.report_error(error),
@@ -108,24 +137,36 @@ impl ConsumerLoop {
         }
     }
 
-    fn step(&mut self) -> Result<Step, JobError> {
+    /// The same loop as a task whose turns follow each other in the runtime's time, which a simulation moves.
+    #[cfg(test)]
+    async fn run_as_task(&mut self) {
+        loop {
+            match self.step(Patience::None) {
+                Ok(Step::GoOn) => Threads::pause(POLL_WAIT).await,
+                Ok(Step::Ended) => return,
+                Err(error) => return self.producer.report_error(error),
+            }
+        }
+    }
+
+    fn step(&mut self, patience: Patience) -> Result<Step, JobError> {
         let requests = self.producer.take_requests();
         if requests.stop {
             return Ok(Step::Ended);
         }
         self.serve(requests.assign)?;
         if !self.has_partitions {
-            self.producer.wait_for_request(POLL_WAIT);
+            self.producer.wait_for_request(patience.poll_wait());
             return Ok(Step::GoOn);
         }
         let fetched = match self.carried.take() {
             Some(fetched) => fetched,
-            None => match self.fetch()? {
+            None => match self.fetch(patience)? {
                 Some(fetched) => fetched,
                 None => return Ok(Step::GoOn),
             },
         };
-        match self.producer.produce(fetched) {
+        match patience.produce(&self.producer, fetched) {
             Produced::Delivered => Ok(Step::GoOn),
             Produced::Interrupted(fetched) => {
                 self.carried = Some(fetched);
@@ -161,8 +202,8 @@ impl ConsumerLoop {
         Ok(())
     }
 
-    fn fetch(&mut self) -> Result<Option<Fetched>, JobError> {
-        let what = match self.consumer.poll(POLL_WAIT) {
+    fn fetch(&mut self, patience: Patience) -> Result<Option<Fetched>, JobError> {
+        let what = match self.consumer.poll(patience.poll_wait()) {
             Ok(Polled::Batch(batch)) => Content::Batch(batch),
             Ok(Polled::Idle) => {
                 self.reachability.regained();
@@ -185,6 +226,7 @@ impl ConsumerLoop {
 
 /// Starts the thread. The receiver resolves when the client is closed and the thread is about to end.
 pub(super) fn spawn(
+    threads: Threads,
     name: &str,
     consumer: Box<dyn Consumer>,
     producer: Producer,
@@ -192,38 +234,55 @@ pub(super) fn spawn(
 ) -> std::io::Result<oneshot::Receiver<()>> {
     let (ended, has_ended) = oneshot::channel();
     let part = name.to_owned();
-    std::thread::Builder::new()
-        .name(name.to_owned())
-        .spawn(move || {
-            let mut consumer_loop = ConsumerLoop {
-                consumer,
-                producer,
-                reachability,
-                carried: None,
-                has_partitions: false,
-                served: 0,
-            };
-            let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
-            let ConsumerLoop {
-                consumer,
-                producer,
-                carried,
-                ..
-            } = consumer_loop;
-            if let Err(panic) = outcome {
-                producer.report_error(JobError::Panicked {
-                    part,
-                    detail: panic_text(panic.as_ref()),
-                });
-            }
-            // The fetch loop must see the end at once, not when the client has closed: that may take a session time-out.
-            drop(producer);
-            drop(carried);
-            consumer.close();
-            // Nobody listens any more when the job gave up waiting.
-            let _unheard = ended.send(());
-        })?;
+    let mut consumer_loop = ConsumerLoop {
+        consumer,
+        producer,
+        reachability,
+        carried: None,
+        has_partitions: false,
+        served: 0,
+    };
+    match threads {
+        Threads::Own => {
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || {
+                    let outcome = catch_unwind(AssertUnwindSafe(|| consumer_loop.run()));
+                    consumer_loop.end(part, outcome, ended);
+                })?;
+        }
+        #[cfg(test)]
+        Threads::Tasks => {
+            Threads::spawn_task(async move {
+                consumer_loop.run_as_task().await;
+                consumer_loop.end(part, Ok(()), ended);
+            });
+        }
+    }
     Ok(has_ended)
+}
+
+impl ConsumerLoop {
+    fn end(self, part: String, outcome: std::thread::Result<()>, ended: oneshot::Sender<()>) {
+        let Self {
+            consumer,
+            producer,
+            carried,
+            ..
+        } = self;
+        if let Err(panic) = outcome {
+            producer.report_error(JobError::Panicked {
+                part,
+                detail: panic_text(panic.as_ref()),
+            });
+        }
+        // The fetch loop must see the end at once, not when the client has closed: that may take a session time-out.
+        drop(producer);
+        drop(carried);
+        consumer.close();
+        // Nobody listens any more when the job gave up waiting.
+        let _unheard = ended.send(());
+    }
 }
 
 /// The words of a panic.

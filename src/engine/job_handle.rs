@@ -11,6 +11,7 @@ use super::{
     job_task::JobTask,
     parked::SkipOutcome,
     ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
+    threads::Threads,
 };
 use crate::model::{
     checkpoint::Checkpoint,
@@ -115,12 +116,29 @@ impl JobHandle {
     /// Starts the run.
     #[must_use]
     pub fn spawn(run: JobRun) -> Self {
+        let (handle, task) = Self::of(run, Threads::Own);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "whoever holds the handle awaits the end of this task through it"
+        )]
+        drop(tokio::spawn(task));
+        handle
+    }
+
+    /// A run without threads of its own, for a simulation: the future is the run, and dropping it is its death.
+    #[cfg(test)]
+    pub(crate) fn in_tasks(run: JobRun) -> (Self, impl Future<Output = ()> + Send + use<>) {
+        Self::of(run, Threads::Tasks)
+    }
+
+    fn of(run: JobRun, threads: Threads) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (commands, command_receiver) = mpsc::channel(COMMANDS);
         let (status_sender, status) = watch::channel(Arc::new(JobTask::first_status(&run)));
         let (end_sender, end) = watch::channel(None);
         let span = tracing::info_span!("job", job.name = %run.name, job.epoch = %run.lease.epoch);
         let task = async move {
-            let job = AssertUnwindSafe(JobTask::run(run, command_receiver, status_sender));
+            let job = JobTask::run(run, threads, command_receiver, status_sender);
+            let job = AssertUnwindSafe(job);
             let end = job.catch_unwind().await.unwrap_or_else(|panic| {
                 JobEnd::Failed(JobError::Panicked {
                     part: "job task".to_owned(),
@@ -130,16 +148,12 @@ impl JobHandle {
             // Nobody listens any more when the last handle is gone.
             let _unheard = end_sender.send(Some(end));
         };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "whoever holds the handle awaits the end of this task through it"
-        )]
-        drop(tokio::spawn(tracing::Instrument::instrument(task, span)));
-        Self {
+        let handle = Self {
             commands,
             status,
             end,
-        }
+        };
+        (handle, tracing::Instrument::instrument(task, span))
     }
 
     /// The newest status, without waiting.

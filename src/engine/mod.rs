@@ -51,6 +51,7 @@ mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
+mod threads;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

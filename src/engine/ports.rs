@@ -356,6 +356,18 @@ pub trait SinkWriter: Send {
     /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again.
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
 
+    /// Waits, while nothing is given to the sink, until its trouble is another than `known`, the words under which it is shown
+    /// (`None`: it works): `Ok` when it works again, an infrastructure error when it does not, and a deterministic one as soon
+    /// as there is one, known or not. Dropped and called again at any time. A sink that does everything in its calls has
+    /// nothing to tell between them.
+    ///
+    /// # Errors
+    /// What the next call would say. See [`SinkError`].
+    async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
+        let _nothing_to_tell = known;
+        std::future::pending().await
+    }
+
     /// Makes everything written so far durable, before the checkpoint that covers it completes. `positions` are those of
     /// this subtask's partitions in the checkpoint: some may have moved without records (past transaction markers).
     ///

@@ -257,6 +257,7 @@ enum Next {
     Barrier(Barrier),
     Partition(PartitionChange),
     Fetched(Result<Fetched, NextError<JobError>>),
+    Sink(Result<(), SinkError>),
     IntakeChanged,
 }
 
@@ -331,6 +332,7 @@ impl SubtaskTask {
         }
         self.view.set_sink_problem(Some(error.detail));
         tokio::select! {
+            biased;
             () = self.channels.cancel.cancelled() => Ok(false),
             () = backoff.wait() => Ok(true),
         }
@@ -367,7 +369,7 @@ impl SubtaskTask {
     async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
         loop {
             self.leave_what_has_ended();
-            match self.next().await {
+            match self.next(writer).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::Partition(PartitionChange::Begin(new)) => {
@@ -392,13 +394,26 @@ impl SubtaskTask {
                 })) => self.out_of_range(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
+                Next::Sink(outcome) => self.heard(outcome)?,
                 Next::IntakeChanged => {}
             }
         }
     }
 
+    /// Shows what the sink said by itself.
+    fn heard(&self, outcome: Result<(), SinkError>) -> Result<(), JobError> {
+        let problem = match outcome {
+            Ok(()) => None,
+            Err(error) if error.class == ErrorClass::Deterministic => return Err(error.into()),
+            Err(error) => Some(error.detail),
+        };
+        self.view.set_sink_problem(problem);
+        Ok(())
+    }
+
     /// Waits for whatever comes first; the order says what wins when several are there.
-    async fn next(&mut self) -> Next {
+    async fn next(&mut self, writer: &mut dyn SinkWriter) -> Next {
+        let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
         tokio::select! {
@@ -412,6 +427,8 @@ impl SubtaskTask {
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
+            // Before a batch: a sink that has refused a record takes no other.
+            outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
             fetched = self.batches.next(), if open => Next::Fetched(fetched),
         }
     }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
-    job::{CommitToGroup, Format, Isolation, PositionPolicy},
+    job::{CommitToGroup, Format, Isolation, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
@@ -104,6 +104,9 @@ described! {
         /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
         #[schema(default = "0s", inline)]
         min_pause: Option<HumanDuration>,
+        /// What becomes of the checkpoints when somebody stops the job. `delete` is refused for a sink that keeps progress.
+        #[schema(default = "retain", inline)]
+        on_cancel: Option<OnCancel>,
     }
 
     /// Where the records go.

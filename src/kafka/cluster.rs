@@ -242,7 +242,7 @@ fn log_bounds(
     operation: &str,
     partitions: &[TopicPartition],
 ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError> {
-    let ends = |spec, isolation| -> Result<PartitionOffsets, KafkaError> {
+    let ends = |partitions: &[TopicPartition], spec, isolation| {
         let listed = asked.list_offsets(operation, partitions, spec, isolation)?;
         let mut found = PartitionOffsets::new();
         for (partition, result) in listed {
@@ -261,20 +261,35 @@ fn log_bounds(
         }
         Ok(found)
     };
-    let earliest = ends(OffsetSpec::Earliest, IsolationLevel::ReadUncommitted)?;
-    let last_stable = ends(OffsetSpec::Latest, IsolationLevel::ReadCommitted)?;
-    let latest = ends(OffsetSpec::Latest, IsolationLevel::ReadUncommitted)?;
+    let earliest = ends(
+        partitions,
+        OffsetSpec::Earliest,
+        IsolationLevel::ReadUncommitted,
+    )?;
+    // Who did not answer after all repetitions is not asked twice more: on a slow network that alone would use up the time
+    // in which the others' answers are waited for.
+    let answering: Vec<TopicPartition> = earliest.keys().cloned().collect();
+    // The end of the log before what is readable of it: in the other order, what is written in between would look like
+    // records that an open transaction holds back.
+    let latest = ends(
+        &answering,
+        OffsetSpec::Latest,
+        IsolationLevel::ReadUncommitted,
+    )?;
+    let last_stable = ends(
+        &answering,
+        OffsetSpec::Latest,
+        IsolationLevel::ReadCommitted,
+    )?;
     let bounds = earliest.into_iter().filter_map(|(partition, earliest)| {
-        let last_stable = *last_stable.get(&partition)?;
         let latest = *latest.get(&partition)?;
-        Some((
-            partition,
-            LogBounds {
-                earliest,
-                last_stable,
-                latest,
-            },
-        ))
+        let last_stable = *last_stable.get(&partition)?;
+        let bounds = LogBounds {
+            earliest,
+            last_stable: last_stable.min(latest),
+            latest,
+        };
+        Some((partition, bounds))
     });
     Ok(bounds.collect())
 }

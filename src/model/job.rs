@@ -141,6 +141,22 @@ pub struct CheckpointSpec {
     /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
     #[schema(default = "0s")]
     pub min_pause: HumanDuration,
+    /// What becomes of the checkpoints when somebody stops the job (Flink's retention on cancel).
+    #[serde(default)]
+    #[schema(default = "retain")]
+    pub on_cancel: OnCancel,
+}
+
+/// What becomes of a job's checkpoints when somebody stops it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCancel {
+    /// They are kept, and the next start goes on from the newest one.
+    #[default]
+    Retain,
+    /// They are deleted, and the next start begins by the startup mode. A restart, a failure, a bounded run that ends and a
+    /// shutdown of the server delete nothing.
+    Delete,
 }
 
 impl JobSpec {
@@ -199,6 +215,17 @@ impl JobSpec {
                 "for example {\"type\": \"blackhole\"} or {\"type\": \"log\"}",
             ),
         };
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.keeps_progress())
+            && checkpoint.on_cancel == OnCancel::Delete
+        {
+            reader.errors().push(FieldError::new(
+                "/checkpoint/on_cancel",
+                format!(
+                    "delete is not for a sink of type {}: it keeps progress of its own, which means nothing without the checkpoints; use retain",
+                    sink.kind()
+                ),
+            ));
+        }
         reader.finish();
         Some(Self {
             labels,
@@ -305,6 +332,7 @@ impl Default for CheckpointSpec {
             interval: HumanDuration::from_secs(10),
             timeout: HumanDuration::from_secs(60),
             min_pause: HumanDuration::from_secs(0),
+            on_cancel: OnCancel::Retain,
         }
     }
 }
@@ -316,6 +344,7 @@ impl CheckpointSpec {
             interval: reader.or("interval", default.interval),
             timeout: reader.or("timeout", default.timeout),
             min_pause: reader.or("min_pause", default.min_pause),
+            on_cancel: reader.or("on_cancel", default.on_cancel),
         };
         let day = Duration::from_secs(86_400);
         let mut between = |name: &'static str, value: HumanDuration, least: Duration| {
@@ -427,6 +456,25 @@ mod tests {
                 "{expected} is missing in {pointers:?}"
             );
         }
+    }
+
+    #[test]
+    fn checkpoints_that_a_sink_rests_on_are_not_deleted_by_a_stop() {
+        let mut value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "checkpoint": {"on_cancel": "delete"},
+            "sink": {"type": "log"}
+        });
+        let spec = JobSpec::read(&job(), &value).unwrap();
+        assert_eq!(spec.checkpoint.on_cancel, OnCancel::Delete);
+        value["sink"] = json!({
+            "type": "postgres", "connection": "warehouse", "table": "public.orders",
+            "mapping": {"mode": "raw", "columns": {"value": "@value"}},
+        });
+        let errors = JobSpec::read(&job(), &value).unwrap_err();
+        let pointers: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/checkpoint/on_cancel"]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(crate) fn bounded_view(
     stop_at: Option<&StopAt>,
     run: Option<&BoundedRun>,
     partitions: &[PartitionOffsetsView],
+    parked: &[TopicPartition],
 ) -> Option<BoundedView> {
     let stop_at = stop_at?;
     let run = run.filter(|run| run.stop_at == *stop_at);
@@ -24,6 +25,7 @@ pub(crate) fn bounded_view(
         ended_partitions: 0,
         remaining: run.map(|_| 0),
         waits_for_log: Vec::new(),
+        parked: parked.to_vec(),
     };
     for partition in partitions {
         let Some(end) = partition.stop_offset else {
@@ -57,15 +59,62 @@ impl BoundedView {
             "{left}; {} of {} partitions have come to theirs",
             self.ended_partitions, self.partitions
         );
-        if let Some(first) = self.waits_for_log.first() {
-            let more = match self.waits_for_log.len() {
-                1 => String::new(),
-                number => format!(" and {} more", number - 1),
-            };
+        if let Some(names) = listed(&self.waits_for_log) {
             text.push_str(&format!(
-                "; {first}{more}: everything readable is read, and the log does not reach the stop offset yet"
+                "; {names}: everything readable is read, and the log does not reach the stop offset yet"
+            ));
+        }
+        if let Some(names) = listed(&self.parked) {
+            text.push_str(&format!(
+                "; {names} parked: the run does not end until it goes on"
             ));
         }
         text
+    }
+}
+
+/// The first of some partitions, and how many there are besides.
+fn listed(partitions: &[TopicPartition]) -> Option<String> {
+    let first = partitions.first()?;
+    Some(match partitions.len() {
+        1 => first.to_string(),
+        number => format!("{first} and {} more", number - 1),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_keeps_a_run_from_ending_is_told() {
+        let orders = |number| TopicPartition::new("orders", number);
+        let mut view = BoundedView {
+            stop_at: StopAt::Latest,
+            begun_by: None,
+            begun_at: None,
+            finished_at: None,
+            partitions: 4,
+            ended_partitions: 1,
+            remaining: Some(7),
+            waits_for_log: Vec::new(),
+            parked: Vec::new(),
+        };
+        assert_eq!(
+            view.progress(),
+            "7 offsets to read up to its ends; 1 of 4 partitions have come to theirs"
+        );
+        view.remaining = Some(1);
+        view.waits_for_log = vec![orders(0), orders(1)];
+        view.parked = vec![orders(3)];
+        assert_eq!(
+            view.progress(),
+            "1 offset to read up to its ends; 1 of 4 partitions have come to theirs; orders/0 and 1 more: everything readable is read, and the log does not reach the stop offset yet; orders/3 parked: the run does not end until it goes on"
+        );
+        view.remaining = None;
+        assert!(
+            view.progress()
+                .starts_with("how much is left is not known yet")
+        );
     }
 }

@@ -3,10 +3,14 @@
 //! Pure: the running engine's positions, the newest checkpoint, the group's offsets and the ends of the logs go in, each
 //! possibly unknown, and what is shown comes out. A number that cannot be worked out is `None`, never 0.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 
+use super::retention::LogStarts;
 use crate::{
     engine::{FirstRecord, ports::GroupOffset},
     model::{
@@ -100,6 +104,10 @@ pub(crate) struct Comparison<'a> {
     pub(crate) ends: Option<&'a BTreeMap<TopicPartition, RunEnd>>,
     /// What was found at the checkpointed positions, now or earlier. `None` where nobody looked.
     pub(crate) unread: Option<&'a BTreeMap<TopicPartition, FirstUnread>>,
+    /// What was seen of the beginnings of the logs. `None` where nobody asks how soon they come.
+    pub(crate) log_starts: Option<&'a LogStarts>,
+    /// The interval of the job's checkpoints; `None` while it does not run.
+    pub(crate) checkpoint_every: Option<Duration>,
     /// Until when a record's age is counted.
     pub(crate) now: DateTime<Utc>,
 }
@@ -223,14 +231,28 @@ impl Comparison<'_> {
                 stop_offset,
                 &flags,
             ),
-            retention: Retention {
-                // The numbers of a log that is gone say nothing about the one in its place.
-                offsets_left: checkpointed
-                    .zip(bounds)
-                    .filter(|_| !flags.contains(&Flag::TopicRecreated))
-                    .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
-            },
+            retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
             flags,
+        }
+    }
+
+    fn retention(
+        &self,
+        partition: &TopicPartition,
+        place: Option<(Offset, LogBounds)>,
+        lag: PartitionLag,
+        flags: &[Flag],
+    ) -> Retention {
+        // The numbers of a log that is gone say nothing about the one in its place.
+        let place = place.filter(|_| !flags.contains(&Flag::TopicRecreated));
+        // Where nothing is unread, nothing is lost when the log's beginning arrives.
+        let is_unread = lag.checkpoint.is_some_and(|lag| lag > 0);
+        let log_starts = self.log_starts.filter(|_| place.is_some() && is_unread);
+        Retention {
+            offsets_left: place
+                .map(|(checkpointed, bounds)| checkpointed.distance_from(bounds.earliest)),
+            estimated_ms: log_starts
+                .and_then(|starts| starts.estimate(partition, self.checkpoint_every)),
         }
     }
 
@@ -599,6 +621,8 @@ mod tests {
             sink: None,
             ends: None,
             unread: None,
+            log_starts: None,
+            checkpoint_every: None,
             now: at(10),
         }
     }

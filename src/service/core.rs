@@ -23,6 +23,7 @@ use super::{
     error::{Result, ServiceError},
     next_steps::RefusedStart,
     oldest_unread::OldestUnread,
+    retention::LogStarts,
 };
 use crate::{
     engine::{
@@ -284,6 +285,7 @@ pub(crate) struct JobFacts {
     /// What the sink said; `None` inside for one that keeps no progress.
     pub(crate) sink: Source<Option<SinkHolds>>,
     pub(crate) unread: OldestUnread,
+    pub(crate) log_starts: LogStarts,
     pub(crate) window: HealthWindow,
     /// Partitions of the run that the brokers do not have any more, and since when that is known.
     pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
@@ -383,6 +385,7 @@ impl JobEntry {
                 sink_asked_at: None,
                 sink: Source::default(),
                 unread: OldestUnread::default(),
+                log_starts: LogStarts::default(),
                 window: HealthWindow::default(),
                 gone: None,
                 recreated: None,

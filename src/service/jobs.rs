@@ -86,6 +86,8 @@ pub(crate) fn compare_now(
         sink: None,
         ends: facts.ends(),
         unread: None,
+        log_starts: None,
+        checkpoint_every: None,
         now,
     })
 }
@@ -116,10 +118,15 @@ impl Standing {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
             _ => Vec::new(),
         };
+        let parked: Vec<TopicPartition> = status
+            .iter()
+            .flat_map(|status| status.parked.keys().cloned())
+            .collect();
         let bounded = bounded_view(
             facts.spec().source.stop_at.as_ref(),
             facts.bounded.as_ref(),
             &partitions,
+            &parked,
         );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
         let situation = Situation {

@@ -19,6 +19,7 @@ mod queries;
 mod records;
 mod reset_offsets;
 mod restart;
+mod retention;
 mod sink_progress;
 mod skip;
 mod specs;

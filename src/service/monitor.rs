@@ -56,6 +56,7 @@ pub(crate) async fn watch_job(core: Arc<Core>, job: Arc<JobEntry>, turnstile: Ar
         };
         measure(&core, &job, REUSE).await;
         refresh_checkpoint_if_newer(&core, &job).await;
+        job.shared().note_log_starts();
         drop(permit);
         let pause = if job.shared().run.is_some() {
             RUNNING_EVERY

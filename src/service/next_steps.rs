@@ -630,6 +630,17 @@ mod tests {
                 &["/restart?wait=90s'"],
             ),
             case(
+                "finished",
+                JobState::Finished,
+                HealthStatus::Ok,
+                |s| s.last_checkpoint = Some((CheckpointId(9), CheckpointKind::Stop)),
+                "finished: everything up to the stop offsets is read (checkpoint 9); another run needs a start with from, or another stop_at",
+                &[
+                    r#"-d '{"from":"checkpoint"}'"#,
+                    r#"-d '{"from":"earliest"}'"#,
+                ],
+            ),
+            case(
                 "shadowed",
                 JobState::Running,
                 HealthStatus::Ok,

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::model::{
     ids::JobName,
+    job_state::JobState,
     topic::TopicPartition,
     views::{
         DivergenceCause, Flag, OffsetsView, PartitionOffsetsView, SourceStatus, SourceView, Sources,
@@ -32,6 +33,7 @@ impl Service {
         measure(core, &job, reuse).await;
         // The checkpoint comes last: it is then never older than the group's offsets.
         refresh_checkpoint(core, &job).await;
+        job.shared().note_log_starts();
         // And the sink after it: a running job's sink would otherwise seem to be behind its checkpoint.
         ask_sink(core, &job, reuse).await;
         let standing = Standing::take(core, &job);
@@ -104,6 +106,8 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         sink: holds.filter(|holds| !is_other(holds)),
         ends: facts.ends(),
         unread: facts.unread.of(&facts.spec().source),
+        log_starts: Some(&facts.log_starts),
+        checkpoint_every: checkpoint_every(&facts),
         now,
     });
     let unanswered = brokers.map(|brokers| {
@@ -145,6 +149,17 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         },
     };
     (partitions, status.is_some(), sources)
+}
+
+/// The interval of the checkpoints by which the job's position moves; `None` where it stands.
+fn checkpoint_every(facts: &JobFacts) -> Option<Duration> {
+    let timing = &facts.spec().checkpoint;
+    match facts.shown_state().0 {
+        JobState::Stopped | JobState::Failed | JobState::Finished => None,
+        JobState::Starting | JobState::Running | JobState::Stopping => {
+            Some(timing.interval.0 + timing.min_pause.0)
+        }
+    }
 }
 
 fn source<T>(source: &Source<T>, now: chrono::DateTime<chrono::Utc>) -> SourceView {

@@ -626,6 +626,23 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
     Ok(())
 }
 
+/// Deletes all but the newest, and sets that one aside.
+pub(super) async fn delete_checkpoints(connection: &mut PgConnection, job: JobUid) -> Result<()> {
+    sqlx::query!(
+        "DELETE FROM checkpoints WHERE job_uid = $1 AND id < (SELECT max(id) FROM checkpoints WHERE job_uid = $1)",
+        job.0,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "UPDATE checkpoints SET superseded = true WHERE job_uid = $1 AND status = 'completed'",
+        job.0,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Which checkpoints are read.
 #[derive(Default)]
 struct Query {

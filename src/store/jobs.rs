@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     OperationOutcome, Result, Store, bounded_runs,
+    checkpoints::delete_checkpoints,
     events::note,
     leases::{Release, release_lease},
     operations::finish,
@@ -308,6 +309,30 @@ impl Store {
                     "job-stopped"
                 }
             },
+            deletes_checkpoints: false,
+        };
+        self.settle(lease, settlement).await
+    }
+
+    /// Ends a run that somebody stopped, like [`settle_stopped`](Self::settle_stopped), and deletes its checkpoints: nothing is
+    /// left that a start would resume from. The newest one stays, set aside, because the numbers count on from it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn settle_canceled(
+        &self,
+        lease: &JobLease,
+        operation: (&OperationId, &OperationOutcome),
+        failure: Option<&JobFailure>,
+    ) -> Result<JobState> {
+        let (id, outcome) = operation;
+        let settlement = Settlement {
+            state: JobState::Stopped,
+            failure: failure.cloned(),
+            desired: Some(DesiredState::Stopped),
+            operation: Some((id.clone(), outcome.clone())),
+            event: "job-stopped",
+            deletes_checkpoints: true,
         };
         self.settle(lease, settlement).await
     }
@@ -329,6 +354,7 @@ impl Store {
             desired: Some(desired),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
             event: "start-refused",
+            deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
     }
@@ -350,6 +376,7 @@ struct Settlement {
     desired: Option<DesiredState>,
     operation: Option<(OperationId, OperationOutcome)>,
     event: &'static str,
+    deletes_checkpoints: bool,
 }
 
 async fn settle(
@@ -367,6 +394,9 @@ async fn settle(
         bounded_runs::finished(connection, lease.job).await?;
     }
     forget_run(connection, lease.job).await?;
+    if settlement.deletes_checkpoints {
+        delete_checkpoints(connection, lease.job).await?;
+    }
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
         "UPDATE jobs SET desired_state = coalesce($2, desired_state) WHERE uid = $1",
@@ -382,6 +412,7 @@ async fn settle(
         "epoch": lease.epoch,
         "operation": settlement.operation.as_ref().map(|(id, _)| id),
         "failure": &settlement.failure,
+        "checkpoints_deleted": settlement.deletes_checkpoints,
     });
     note(
         connection,

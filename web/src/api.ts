@@ -141,6 +141,8 @@ export interface PartitionOffsets {
   lag: { position: number | null; checkpoint: number | null; group: number | null };
   divergence?: Divergence | null;
   oldest_unread_age_ms?: number | null;
+  /** How far the log's beginning is from unread records; `estimated_ms` only where that was seen. */
+  retention?: { offsets_left: number | null; estimated_ms: number | null } | null;
   flags?: string[];
 }
 

@@ -4,13 +4,15 @@ import { useState } from 'preact/hooks';
 import type { OffsetsView, OffsetTotals, PartitionOffsets, Source } from './api';
 import { count, duration, utc } from './format';
 import { Age, Next, Num, Sum, Word, label } from './parts';
-import { decadesFor, endOf, rulerOf, sentence, ticks, type Span } from './ruler';
+import { decadesFor, endOf, rulerOf, sentence, ticks, untilDeletion, type Span } from './ruler';
 import { location, setQuery } from './route';
 import { isQuietCause, toneOfFlag, toneOfOutcome } from './tone';
 
 // More rows than this at once make a page slow; the rest comes on demand.
 const FIRST_ROWS = 200;
 const COLUMNS = 12;
+// An on-call engineer has to act before then.
+const SOON_MS = 3_600_000;
 
 export function Offsets({ view, at }: { view: OffsetsView; at: number | null }) {
   const [all, setAll] = useState(false);
@@ -105,7 +107,10 @@ function Row({ row, decades, rulers }: { row: PartitionOffsets; decades: number;
           <span class="topic">{row.topic}</span> <span class="part">{row.partition}</span>
           {row.leader !== undefined && <div class="muted leader">leader {row.leader ?? 'unknown'}</div>}
         </th>
-        <Cell field="earliest" value={row.earliest} />
+        <td role="cell" class="r" data-label="earliest">
+          <span data-field="earliest"><Num value={row.earliest} /></span>
+          <Deletion row={row} />
+        </td>
         <Cell field="group_committed" value={row.group_committed} />
         <Cell field="checkpointed" value={row.checkpointed} />
         <td role="cell" class="r" data-label="position" data-field="position">
@@ -139,6 +144,14 @@ function Cell({ field, value, name, sep }: { field: string; value: number | null
       <Num value={value} />
     </td>
   );
+}
+
+/** When the log's beginning arrives at unread records; nothing where the server cannot tell. */
+function Deletion({ row }: { row: PartitionOffsets }) {
+  const text = untilDeletion(row);
+  if (text === null) return null;
+  const soon = (row.retention?.estimated_ms ?? 0) < SOON_MS;
+  return <div class={soon ? 'cause loud' : 'cause muted'} data-field="retention.estimated_ms" title="when the log's beginning reaches the checkpointed position, at the speeds seen lately">{text}</div>;
 }
 
 function Divergence({ row }: { row: PartitionOffsets }) {

@@ -5,7 +5,7 @@
 // distance in each row. The scale grows by whole decades only, so that nothing slides while a lag changes.
 
 import type { PartitionOffsets } from './api';
-import { plain } from './format';
+import { duration, plain } from './format';
 
 export type Offsets = Pick<
   PartitionOffsets,
@@ -114,7 +114,7 @@ function superscript(n: number): string {
 }
 
 /** The ruler in one sentence, for those who do not see it. */
-export function sentence(row: Offsets & Pick<PartitionOffsets, 'topic' | 'partition' | 'lag'>): string {
+export function sentence(row: Offsets & Pick<PartitionOffsets, 'topic' | 'partition' | 'lag' | 'retention'>): string {
   const marks = [
     `earliest ${plain(row.earliest)}`,
     `group committed ${plain(row.group_committed)}`,
@@ -127,5 +127,14 @@ export function sentence(row: Offsets & Pick<PartitionOffsets, 'topic' | 'partit
   if (row.checkpointed !== null && row.earliest !== null && row.checkpointed < row.earliest) {
     marks.push(`${row.earliest - row.checkpointed} offsets after the checkpoint are no longer in the log`);
   }
+  const until = untilDeletion(row);
+  if (until !== null) marks.push(until);
   return `${row.topic} partition ${row.partition}: ${marks.join('; ')}`;
+}
+
+/** When unread records begin to be deleted, as far as the server can tell; null where it cannot, or where it is so already. */
+export function untilDeletion({ retention }: Pick<PartitionOffsets, 'retention'>): string | null {
+  const left = retention?.estimated_ms ?? null;
+  if (left === null || (retention?.offsets_left ?? 0) < 0) return null;
+  return left < 1000 ? 'unread is being deleted' : `unread deleted in about ${duration(left)}`;
 }

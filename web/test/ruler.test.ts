@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { decadesFor, endOf, place, rulerOf, sentence, ticks, type Offsets } from '../src/ruler';
+import { decadesFor, endOf, place, rulerOf, sentence, ticks, untilDeletion, type Offsets } from '../src/ruler';
 
 const row = (offsets: Partial<Offsets>): Offsets => ({
   earliest: 1200,
@@ -74,6 +74,14 @@ describe('a ruler', () => {
     expect(ruler?.unread).toEqual({ from: ruler?.checkpoint, to: 1 });
   });
 
+  it('ends the unread of a bounded run at its stop offset', () => {
+    const ruler = rulerOf(row({ stop_offset: 9100 }), 4);
+    expect(ruler?.unread?.from).toBe(ruler?.position);
+    expect(ruler?.unread?.to).toBeCloseTo(place(650, 4));
+    expect(rulerOf(row({ stop_offset: 9000 }), 4)?.unread).toBeNull();
+    expect(rulerOf(row({ stop_offset: null }), 4)?.unread).toEqual({ from: ruler?.position, to: 1 });
+  });
+
   it('shows open transactions as held, not as unread', () => {
     const ruler = rulerOf(row({ position: 9750, latest: 9800 }), 4);
     expect(ruler?.readableEnd).toBeLessThan(1);
@@ -139,5 +147,18 @@ describe('the sentence', () => {
   it('says how much is gone', () => {
     const text = sentence({ ...row({ earliest: 9000 }), topic: 'orders', partition: 0, lag });
     expect(text).toContain('460 offsets after the checkpoint are no longer in the log');
+  });
+
+  it('says when unread records are deleted, and nothing where that is not known', () => {
+    const until = (offsets_left: number | null, estimated_ms: number | null): string | null =>
+      untilDeletion({ retention: { offsets_left, estimated_ms } });
+    expect(until(40, 90_000)).toBe('unread deleted in about 1 min 30 s');
+    expect(until(0, 0)).toBe('unread is being deleted');
+    expect(until(-5, 0)).toBeNull();
+    expect(until(40, null)).toBeNull();
+    expect(until(null, null)).toBeNull();
+    expect(untilDeletion({})).toBeNull();
+    const retention = { offsets_left: 40, estimated_ms: 90_000 };
+    expect(sentence({ ...row({}), topic: 'orders', partition: 0, lag, retention })).toContain('deleted in about 1 min 30 s');
   });
 });

@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 pub use faults::{CommitFault, Direction, Effective};
 
 use faults::Faults;
-use listener::Listener;
+use listener::{Listener, Target};
 
 /// What the proxy understands of what passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,7 @@ pub enum Protocol {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
+    target: Arc<Target>,
     faults: Arc<Faults>,
     _tasks: JoinSet<()>,
 }
@@ -64,10 +65,12 @@ impl Proxy {
         let listener = Listener::bind()?;
         let address = listener.address()?;
         let faults = Arc::new(Faults::default());
+        let target = Arc::new(Target::new(target));
         let mut tasks = JoinSet::new();
-        tasks.spawn(listener.run(target.to_owned(), protocol, Arc::clone(&faults)));
+        tasks.spawn(listener.run(Arc::clone(&target), protocol, Arc::clone(&faults)));
         Ok(Self {
             address,
+            target,
             faults,
             _tasks: tasks,
         })
@@ -77,6 +80,12 @@ impl Proxy {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Forwards connections from now on to another target. Those that are open stay. For a server that has to be told the
+    /// proxy's address before it starts, as Kafka's brokers have.
+    pub fn aim(&self, target: &str) {
+        self.target.set(target);
     }
 
     /// Ends every fault that is switched on or armed. What was done to a connection stays done. Returns when it is so.

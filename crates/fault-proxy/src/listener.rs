@@ -3,7 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::{
@@ -15,6 +15,28 @@ use tokio::{
 use crate::{Protocol, connection, faults::Faults};
 
 const BACKLOG: u32 = 1_024;
+
+/// Where connections are forwarded to.
+#[derive(Debug)]
+pub(crate) struct Target(Mutex<Arc<str>>);
+
+impl Target {
+    pub(crate) fn new(target: &str) -> Self {
+        Self(Mutex::new(target.into()))
+    }
+
+    pub(crate) fn set(&self, target: &str) {
+        *self.lock() = target.into();
+    }
+
+    fn now(&self) -> Arc<str> {
+        Arc::clone(&self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 pub(crate) struct Listener(TcpListener);
 
@@ -30,11 +52,10 @@ impl Listener {
     }
 
     /// Serves for as long as it is polled.
-    pub(crate) async fn run(self, target: String, protocol: Protocol, faults: Arc<Faults>) {
+    pub(crate) async fn run(self, target: Arc<Target>, protocol: Protocol, faults: Arc<Faults>) {
         let Ok(address) = self.address() else {
             return;
         };
-        let target: Arc<str> = target.into();
         let mut connections = JoinSet::new();
         let mut refuse = faults.refuse();
         let mut listener = self.0;
@@ -42,7 +63,7 @@ impl Listener {
             tokio::select! {
                 accepted = listener.accept() => {
                     let Ok((client, _)) = accepted else { continue };
-                    let (target, open) = (Arc::clone(&target), faults.opened());
+                    let (target, open) = (target.now(), faults.opened());
                     connections.spawn(async move {
                         connection::serve(client, &target, protocol, &open).await;
                     });

@@ -153,8 +153,8 @@ impl<A> Default for Requests<A> {
 pub enum Produced<B> {
     /// The batch is in the slot, and the fetcher is told.
     Delivered,
-    /// The slot is still full and a request is pending. Keep the batch, take the requests, serve them, and try again with
-    /// this batch before polling another.
+    /// The slot is still full, and a request is pending or the call does not wait. Keep the batch, take the requests, serve
+    /// them, and try again with this batch before polling another.
     Interrupted(B),
     /// The handover has ended, by an error or a close; no batch will be accepted any more.
     Closed(B),
@@ -228,11 +228,31 @@ impl<B, A, E> ConsumerSide<B, A, E> {
             }
             state = sync::wait(&self.shared.consumer, state);
         }
+        Self::deliver(state, batch);
+        Produced::Delivered
+    }
+
+    /// Hands a batch to the fetcher if there is room; never blocks.
+    ///
+    /// A full slot gives the batch back as [`Produced::Interrupted`], whether or not a request is pending: keep it, look for
+    /// requests, and try again with it.
+    pub fn try_produce(&self, batch: B) -> Produced<B> {
+        let state = self.shared.lock();
+        if state.ended {
+            return Produced::Closed(batch);
+        }
+        if state.slot.is_some() {
+            return Produced::Interrupted(batch);
+        }
+        Self::deliver(state, batch);
+        Produced::Delivered
+    }
+
+    fn deliver(mut state: MutexGuard<'_, State<B, A, E>>, batch: B) {
         state.slot = Some(batch);
         let fetcher = state.fetcher.take();
         drop(state);
         wake(fetcher);
-        Produced::Delivered
     }
 
     /// Ends the handover with an error; the first error wins, whether or not the handover was closed before.

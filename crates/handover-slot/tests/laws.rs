@@ -15,6 +15,7 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Call {
     Produce,
+    TryProduce,
     TryNext,
     PollNextAndDrop,
     Assign(Vec<u8>),
@@ -28,7 +29,8 @@ enum Call {
 /// Mostly calls of an open handover; an end is rare, so that sequences grow long before it.
 fn call() -> impl Strategy<Value = Call> {
     prop_oneof![
-        12 => Just(Call::Produce),
+        8 => Just(Call::Produce),
+        4 => Just(Call::TryProduce),
         6 => Just(Call::TryNext),
         6 => Just(Call::PollNextAndDrop),
         4 => vec(any::<u8>(), 0..3).prop_map(Call::Assign),
@@ -106,6 +108,13 @@ proptest! {
                 Call::Produce if model.produce_would_block() => {}
                 Call::Produce => {
                     let produced = consumer.produce(batch);
+                    prop_assert_eq!(&produced, &model.produce(batch));
+                    if produced == Produced::Delivered {
+                        batch += 1;
+                    }
+                }
+                Call::TryProduce => {
+                    let produced = consumer.try_produce(batch);
                     prop_assert_eq!(&produced, &model.produce(batch));
                     if produced == Produced::Delivered {
                         batch += 1;

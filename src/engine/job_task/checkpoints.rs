@@ -386,6 +386,9 @@ impl JobTask {
             let Some(subtask) = self.subtasks.get(slow.subtask as usize) else {
                 continue;
             };
+            if !slow.at.is_empty() {
+                continue;
+            }
             let activity = subtask.view.activity();
             slow.at = activity.name().to_owned();
             flushing |= activity == Activity::SinkFlush;
@@ -449,7 +452,7 @@ impl JobTask {
             return self.on_committed(commit.id, &Err(too_late), Duration::ZERO);
         };
         let note = group_commits::note(self.run.install, &self.run.name, commit.id);
-        self.background.spawn_blocking(move || {
+        self.threads.spawn_blocking(&mut self.background, move || {
             let began = Instant::now();
             CrashPoint::BeforeGroupCommitted.reached();
             let outcome = group_commits::send(&committer, &commit, &note);

@@ -35,6 +35,7 @@ use super::{
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
+    threads::Threads,
 };
 use crate::model::{
     checkpoint::{
@@ -134,6 +135,7 @@ enum Background {
 
 pub(super) struct JobTask {
     run: JobRun,
+    threads: Threads,
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
     cancel: CancellationToken,
@@ -214,11 +216,12 @@ impl JobTask {
     /// Runs the job to its end.
     pub(super) async fn run(
         run: JobRun,
+        threads: Threads,
         mut commands: mpsc::Receiver<Command>,
         status: watch::Sender<Arc<JobStatus>>,
     ) -> JobEnd {
         let (events_sender, mut events) = mpsc::channel(64);
-        let mut job = Self::new(run, status);
+        let mut job = Self::new(run, threads, status);
         if let Err(error) = job.open_subtasks(&events_sender) {
             job.end = Some(JobEnd::Failed(error));
         }
@@ -243,7 +246,7 @@ impl JobTask {
         job.close().await
     }
 
-    fn new(run: JobRun, status: watch::Sender<Arc<JobStatus>>) -> Self {
+    fn new(run: JobRun, threads: Threads, status: watch::Sender<Arc<JobStatus>>) -> Self {
         let now = Instant::now();
         let subtasks = run.spec.parallelism;
         let coordinator = CheckpointCoordinator::new(
@@ -300,6 +303,7 @@ impl JobTask {
             since: run.clock.now(),
             status,
             end: None,
+            threads,
             run,
         }
     }
@@ -353,12 +357,17 @@ impl JobTask {
         batches.assign(assignments);
         let reachability = Reachability::default();
         let thread_name = format!("consumer-{}-{subtask}", self.run.name);
-        let thread_ended =
-            consumer_thread::spawn(&thread_name, consumer, producer, reachability.clone())
-                .map_err(|error| JobError::Panicked {
-                    part: thread_name,
-                    detail: error.to_string(),
-                })?;
+        let thread_ended = consumer_thread::spawn(
+            self.threads,
+            &thread_name,
+            consumer,
+            producer,
+            reachability.clone(),
+        )
+        .map_err(|error| JobError::Panicked {
+            part: thread_name,
+            detail: error.to_string(),
+        })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
         // There is room for every partition to come, to be parked and to come again.
@@ -857,7 +866,11 @@ impl JobTask {
                 detail,
             } => {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
-                self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
+                self.coordinate(CoordinatorEvent::PrepareFailed {
+                    id,
+                    subtask,
+                    detail,
+                });
             }
             SubtaskEvent::Parked {
                 partition,

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    DEADLINE, NEVER, Setup, World,
+    DEADLINE, NEVER, Setup, World, checkpoint,
     cluster::{Commits, Part, Scripted, records},
     offset, offsets_of, partition, stop, stopped, timing, until_status, within,
 };
 use crate::{
     engine::{JobEnd, JobHandle, StopOutcome},
     model::{
-        CheckpointKind, Code, PartitionOffsets, checkpoint::GroupCommitStatus,
+        CheckpointKind, Code, PartitionOffsets, checkpoint::GroupCommitStatus, job::Format,
         start::StopCheckpoint,
     },
 };
@@ -236,4 +236,25 @@ async fn a_stop_in_the_middle_stops_and_one_at_the_end_finishes() {
         JobEnd::Finished(_) => assert_eq!(offsets_of(&world.store.newest())[&0], 3),
         JobEnd::Failed(error) => panic!("{error}"),
     }
+}
+
+/// A bad record before the end parks its partition, and the run does not end without it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_partition_keeps_the_run_from_ending() {
+    let world = World::new();
+    let job = world.start_as(Format::Json, up_to(&[(0, 3), (1, 2)]));
+    let mut bad = records(0, 0..=2);
+    bad.records[1].1 = b"nope";
+    world.cluster.script(Scripted::Batch(vec![bad]));
+    world.cluster.deliver(1, 0..=1);
+    let status = until_status(&job, "one is parked, the other at its end", |status| {
+        let ended = &status.partitions[&partition(1)];
+        !status.parked.is_empty() && ended.position == ended.stop_offset
+    })
+    .await;
+    assert_eq!(status.partitions[&partition(0)].position, Some(offset(1)));
+    assert!(checkpoint(&job).await.failure.is_none(), "it runs");
+    let outcome = stop(&job, StopCheckpoint::BestEffort).await;
+    assert!(outcome.checkpoint.is_some());
+    assert_eq!(offsets_of(&world.store.newest())[&0], 1);
 }

@@ -115,6 +115,26 @@ async fn a_position_outside_the_log_ends_the_job() {
     assert_eq!(error.to_string(), "orders/0: position 0 is outside the log");
 }
 
+/// A refusal that the sink comes upon by itself ends the job at once, like one of a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_refuses_between_two_calls_ends_the_job() {
+    let world = World::new();
+    let job = world.start(Setup {
+        checkpoint: timing(NEVER, NEVER),
+        ..Setup::default()
+    });
+    world.cluster.deliver(0, 0..=1);
+    world.until_written(2).await;
+    world.sink.set(Step::Idle, Does::Refuse);
+    let error = failure(&job).await;
+    assert_eq!(
+        error.to_string(),
+        "the sink refused: Idle: the target said no"
+    );
+    assert_eq!(world.sink.entered(Step::Prepare), 0);
+    assert_eq!(world.cluster.closed(), 1);
+}
+
 /// Three records of a partition, of which the second is no JSON; offset 1 is a transaction's marker.
 pub(super) fn poisoned(partition: i32) -> Scripted {
     Scripted::Batch(vec![Part {

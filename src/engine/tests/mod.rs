@@ -36,7 +36,7 @@ use crate::model::{
     Offset, PartitionOffsets, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format},
+    job::{CheckpointSpec, CommitToGroup, Format, OnCancel},
     job_status::JobStatus,
     start::StopCheckpoint,
     views::CheckpointReport,
@@ -120,6 +120,7 @@ fn timing(interval: Duration, timeout: Duration) -> CheckpointSpec {
         interval: HumanDuration(interval),
         timeout: HumanDuration(timeout),
         min_pause: HumanDuration(Duration::ZERO),
+        on_cancel: OnCancel::Retain,
     }
 }
 

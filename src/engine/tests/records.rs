@@ -164,3 +164,32 @@ async fn a_sink_that_is_away_is_waited_for() {
     assert_eq!(world.sink.written_of(0), [0, 1]);
     stop(&job, StopCheckpoint::Required).await;
 }
+
+/// A sink that comes into trouble by itself says so at once, without a batch or a checkpoint that asks.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_in_trouble_between_two_calls_is_shown_until_it_works_again() {
+    let world = World::new();
+    let setup = Setup {
+        checkpoint: timing(NEVER, NEVER),
+        ..Setup::default()
+    };
+    let job = world.start(setup);
+    world.cluster.deliver(0, 0..=1);
+    world.until_written(2).await;
+    world.sink.set(Step::Idle, Does::FailForNow);
+    let status = until_status(&job, "the sink's trouble", |status| {
+        !status.waiting.is_empty()
+    })
+    .await;
+    assert_eq!(status.waiting[0].detail, "Idle: the target said no");
+    // The sink decides what it takes meanwhile; a batch that it takes is no end of the trouble.
+    world.cluster.deliver(0, 2..=2);
+    world.until_written(3).await;
+    until_status(&job, "the trouble is still there", |status| {
+        !status.waiting.is_empty()
+    })
+    .await;
+    world.sink.set(Step::Idle, Does::Work);
+    until_status(&job, "no trouble", |status| status.waiting.is_empty()).await;
+    stop(&job, StopCheckpoint::Required).await;
+}

@@ -29,6 +29,8 @@ pub(super) enum Step {
     Write,
     Prepare,
     Abort,
+    /// Between two calls.
+    Idle,
 }
 
 /// What happens there.
@@ -157,6 +159,10 @@ impl TestWriter {
         *self.state.lock().unwrap().entered.entry(step).or_default() += 1;
         self.pulse.beat();
         self.pulse.holds(|| self.does(step) != Does::Block).await;
+        self.says(step)
+    }
+
+    fn says(&self, step: Step) -> Result<(), SinkError> {
         let error = |class| SinkError {
             detail: format!("{step:?}: the target said no"),
             class,
@@ -253,6 +259,16 @@ impl SinkWriter for TestWriter {
         drop(state);
         self.pulse.beat();
         Ok(())
+    }
+
+    async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
+        let is_known = || match self.says(Step::Idle) {
+            Ok(()) => known.is_none(),
+            Err(error) if error.class == ErrorClass::Deterministic => false,
+            Err(error) => known == Some(error.detail.as_str()),
+        };
+        self.pulse.holds(|| !is_known()).await;
+        self.says(Step::Idle)
     }
 
     async fn prepare(

@@ -115,6 +115,8 @@ pub struct BoundedView {
     /// Partitions that are read as far as can be, whose log does not reach the end yet: it has not grown that far, or a
     /// transaction is open before it.
     pub waits_for_log: Vec<TopicPartition>,
+    /// Partitions that are parked before their ends: the run does not end until they go on.
+    pub parked: Vec<TopicPartition>,
 }
 
 /// One job.

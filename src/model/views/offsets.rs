@@ -195,6 +195,10 @@ pub struct Retention {
     /// `checkpointed - earliest`: how far the log's beginning may move before unread records are lost; below zero that many
     /// offsets are gone already. `null` where one of the two is unknown.
     pub offsets_left: Option<i64>,
+    /// Milliseconds until the log's beginning reaches `checkpointed`, if it goes on as fast as it was seen to and the job no
+    /// faster than it was seen to; 0 where it has passed. `null` where too little was seen of either, where the log's
+    /// beginning does not move or does not come nearer, and where nothing is unread.
+    pub estimated_ms: Option<i64>,
 }
 
 /// How the group's committed offset differs from the checkpoint's.

@@ -18,6 +18,7 @@ use crate::{
     },
     model::{
         code::Code,
+        job::OnCancel,
         job_state::{DesiredState, JobState},
         job_status::JobFailure,
         operation::Operation,
@@ -142,6 +143,16 @@ impl JobTask {
         state: JobState,
         blocked: Option<&JobFailure>,
     ) {
+        let row = self.job.row();
+        let deletes =
+            state == JobState::Stopped && row.spec.checkpoint.on_cancel == OnCancel::Delete;
+        let mut report = report.clone();
+        if deletes {
+            // Whatever was said of the checkpoints holds no longer.
+            report.will_replay = None;
+            report.resume_from =
+                SinkEnd::quiet(report.fence).resume_from(None, row.spec.startup_mode.name());
+        }
         let outcome = OperationOutcome::Succeeded {
             changed: true,
             step: "released".to_owned(),
@@ -162,10 +173,15 @@ impl JobTask {
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
                     CrashPoint::BeforeStopSettled.reached();
-                    let rests = core
-                        .store
-                        .settle_stopped(&lease, ended, state, blocked, false)
-                        .await?;
+                    let rests = if deletes {
+                        core.store
+                            .settle_canceled(&lease, (&operation.id, &outcome), blocked)
+                            .await?
+                    } else {
+                        core.store
+                            .settle_stopped(&lease, ended, state, blocked, false)
+                            .await?
+                    };
                     CrashPoint::StopSettled.reached();
                     Ok(rests)
                 })
@@ -174,6 +190,7 @@ impl JobTask {
                 Ok(rests) => {
                     self.lease = None;
                     self.show_row(rests, Some(DesiredState::Stopped), None);
+                    refresh_checkpoint(&self.core, &self.job).await;
                     self.core.refresh(&self.job).await;
                     self.core.announce(&operation.id);
                     self.job.measure_soon.notify_one();

@@ -88,6 +88,11 @@ impl Chunk {
             .collect()
     }
 
+    /// Whether a row deletes.
+    pub(super) fn is_deletion(&self, row: usize) -> bool {
+        self.rows.slice(row..row + 1).deletions() > 0
+    }
+
     /// Names the record of a row.
     pub(super) fn record(&self, row: usize) -> FailedRecord {
         let (partition, offset) = self.rows.origin(row);

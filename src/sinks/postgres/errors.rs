@@ -20,13 +20,16 @@ const PASSING: [&str; 11] = [
 ];
 /// The database was dropped: inside `57P0`, and it will not come back by waiting.
 const DATABASE_DROPPED: &str = "57P04";
-/// SQLSTATEs, and prefixes, that a whole statement gets whatever its rows are: no record is to blame.
+/// SQLSTATEs, and prefixes, that a whole statement mostly gets whatever its rows are. Some types' input functions raise them
+/// for one value (`tsvector` 42601, `regclass` 42P01), and a trigger may raise any of them, so the code alone settles nothing.
 const OF_THE_STATEMENT: [&str; 4] = [
     "0A", // not supported
     "3F", // no such schema
     "42", // syntax, access, missing tables and columns, types that do not fit
     "55", // the table is not in the state for it
 ];
+/// Insufficient privilege.
+const LACKS_A_RIGHT: &str = "42501";
 /// Bytes of the target's own detail that are repeated.
 const DETAIL_BYTES: usize = 300;
 
@@ -35,10 +38,49 @@ const DETAIL_BYTES: usize = 300;
 pub(super) enum Trouble {
     /// It is away or busy: the same is tried again.
     Away(String),
-    /// It refused a statement for what its rows hold: one of them may be to blame.
-    Rows(String),
+    /// It refused a statement with rows: one of them may be to blame.
+    Rows(Refusal),
     /// It would refuse the same again.
     Refused(SinkError),
+}
+
+/// What the target said of a statement with rows.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    /// Its words, with the SQLSTATE.
+    pub(super) text: String,
+    sqlstate: String,
+}
+
+impl Refusal {
+    /// Whether the code is one that a fault of the table has, too.
+    pub(super) fn may_be_of_the_table(&self) -> bool {
+        OF_THE_STATEMENT
+            .iter()
+            .any(|prefix| self.sqlstate.starts_with(prefix))
+    }
+
+    /// Whether a right is missing. No type says so of a value, and hardly a trigger.
+    pub(super) fn is_of_rights(&self) -> bool {
+        self.sqlstate == LACKS_A_RIGHT
+    }
+
+    /// As a fault of the table `target`, with what mends it.
+    pub(super) fn of_the_table(&self, target: &str, role: &str) -> SinkError {
+        let remedy = match self.sqlstate.as_str() {
+            LACKS_A_RIGHT => {
+                format!("; as an owner of the table: GRANT SELECT, INSERT, UPDATE, DELETE ON {target} TO {role};")
+            }
+            "42P01" | "3F000" => {
+                "; create the table again, then start the job: what it had written is not known to it any more".to_owned()
+            }
+            _ if self.may_be_of_the_table() => {
+                "; the table is no longer what the spec was checked against".to_owned()
+            }
+            _ => String::new(),
+        };
+        SinkError::refused(format!("write to {target}: {}{remedy}", self.text))
+    }
 }
 
 impl Trouble {
@@ -53,39 +95,22 @@ impl Trouble {
     }
 
     /// Classifies the error of a statement that writes rows into the table `target`.
-    pub(super) fn of_rows(target: &str, role: &str, error: &sqlx::Error) -> Self {
+    pub(super) fn of_rows(target: &str, error: &sqlx::Error) -> Self {
         let text = describe(error);
         if passes(error) {
             return Self::Away(format!("write to {target}: {text}"));
         }
-        let Some(code) = sqlstate(error) else {
-            return Self::Refused(SinkError::refused(format!("write to {target}: {text}")));
-        };
-        if !OF_THE_STATEMENT
-            .iter()
-            .any(|prefix| code.starts_with(prefix))
-        {
-            return Self::Rows(text);
+        match sqlstate(error) {
+            Some(sqlstate) => Self::Rows(Refusal { text, sqlstate }),
+            None => Self::Refused(SinkError::refused(format!("write to {target}: {text}"))),
         }
-        let remedy = match code.as_str() {
-            "42501" => {
-                format!("; as an owner of the table: GRANT SELECT, INSERT, UPDATE, DELETE ON {target} TO {role};")
-            }
-            "42P01" | "3F000" => {
-                "; create the table again, then start the job: what it had written is not known to it any more".to_owned()
-            }
-            _ => "; the table is no longer what the spec was checked against".to_owned(),
-        };
-        Self::Refused(SinkError::refused(format!(
-            "write to {target}: {text}{remedy}"
-        )))
     }
 
     /// As the callers of a sink hear it.
     pub(super) fn into_error(self) -> SinkError {
         match self {
             Self::Away(text) => SinkError::away(text),
-            Self::Rows(text) => SinkError::refused(text),
+            Self::Rows(refusal) => SinkError::refused(refusal.text),
             Self::Refused(error) => error,
         }
     }

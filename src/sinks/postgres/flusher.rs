@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::{
     Target,
     chunk::Chunk,
-    errors::{Trouble, mismatch},
+    errors::{Refusal, Trouble, mismatch},
     ledger::{Claim, Found, Step},
     session::{COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline},
     slot::{Slot, Work},
@@ -30,6 +30,8 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 /// The pause after the first attempt that is told of, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How many rows are tried to tell a record that is refused from a table that refuses everything.
+const COMPARED_ROWS: usize = 8;
 
 pub(super) struct Flusher {
     target: Arc<Target>,
@@ -43,8 +45,16 @@ pub(super) struct Flusher {
 /// How one attempt at rows ended.
 enum Written {
     Yes,
-    /// The target refused what they hold, in its words.
-    Refused(String),
+    /// The target refused the statement.
+    Refused(Refusal),
+}
+
+/// What is tried in a transaction that is rolled back.
+#[derive(Debug, Clone, Copy)]
+enum Probe<'a> {
+    Rows(&'a Range<usize>),
+    /// The statement of this row, without rows.
+    Nothing(usize),
 }
 
 impl Flusher {
@@ -126,8 +136,8 @@ impl Flusher {
 
     async fn flush(&mut self, chunk: Chunk) -> Result<(), SinkError> {
         for piece in chunk.pieces(self.target.max_rows) {
-            if let Written::Refused(text) = self.write(&chunk, &piece).await? {
-                return Err(self.blame(&chunk, piece, text).await?);
+            if let Written::Refused(refusal) = self.write(&chunk, &piece).await? {
+                return Err(self.blame(&chunk, piece, refusal).await?);
             }
         }
         self.slot.recycle(chunk);
@@ -147,7 +157,7 @@ impl Flusher {
             let attempt = self.try_write(chunk, rows, &steps, &mut in_doubt).await;
             match attempt {
                 Ok(()) => break,
-                Err(Trouble::Rows(text)) => return Ok(Written::Refused(text)),
+                Err(Trouble::Rows(refusal)) => return Ok(Written::Refused(refusal)),
                 Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
             }
         }
@@ -216,7 +226,8 @@ impl Flusher {
         outcome
     }
 
-    /// Finds the first row that the target refuses, writes what lies before it, and names its record.
+    /// Finds the first row that the target refuses, writes what lies before it, and names its record; names none if it is
+    /// the table that refuses.
     ///
     /// Some prefix is accepted (the empty one) and some is refused (all of the piece), so halving what lies between leads to
     /// a row with which the refusal begins, whatever the rows do to each other.
@@ -224,27 +235,34 @@ impl Flusher {
         &mut self,
         chunk: &Chunk,
         piece: Range<usize>,
-        refusal: String,
+        refusal: Refusal,
     ) -> Result<SinkError, SinkError> {
         let (mut accepted, mut refused, mut refusal) = (piece.start, piece.end, refusal);
         while refused - accepted > 1 {
             let middle = accepted + (refused - accepted) / 2;
             match self.probe(chunk, &(piece.start..middle)).await? {
                 Written::Yes => accepted = middle,
-                Written::Refused(text) => (refused, refusal) = (middle, text),
+                Written::Refused(other) => (refused, refusal) = (middle, other),
             }
         }
+        if refusal.may_be_of_the_table()
+            && let Some(fault) = self
+                .fault_of_table(chunk, &piece, accepted, &refusal)
+                .await?
+        {
+            return Ok(fault);
+        }
         if accepted > piece.start
-            && let Written::Refused(text) = self.write(chunk, &(piece.start..accepted)).await?
+            && let Written::Refused(refusal) = self.write(chunk, &(piece.start..accepted)).await?
         {
             // It was accepted a moment ago: the table has changed meanwhile.
-            return Ok(self.target.refused(&text));
+            return Ok(self.target.fault(&refusal));
         }
         let record = chunk.record(accepted);
         Ok(SinkError {
             detail: format!(
-                "{} refuses the row of {}/{}@{}: {refusal}",
-                self.target.table, record.topic, record.partition, record.offset
+                "{} refuses the row of {}/{}@{}: {}",
+                self.target.table, record.topic, record.partition, record.offset, refusal.text
             ),
             record: Some(Box::new(record)),
             code: Code::BlockedOnRecord,
@@ -252,25 +270,72 @@ impl Flusher {
         })
     }
 
+    /// Whether the table refuses whatever it is given: the same statement without rows, or every other row. `row` is the
+    /// first of the piece that it refuses.
+    ///
+    /// Only rows of the same statement say something of it: a table may take deletions and nothing else. Where there is none
+    /// to compare with, the statement without rows decides: a table, a column, a type or an index that is missing shows
+    /// there, a value does not. A right may be missing behind it (on a default's sequence), so that needs a row that passes.
+    async fn fault_of_table(
+        &mut self,
+        chunk: &Chunk,
+        piece: &Range<usize>,
+        row: usize,
+        refusal: &Refusal,
+    ) -> Result<Option<SinkError>, SinkError> {
+        if let Written::Refused(refusal) = self.probe_with(chunk, Probe::Nothing(row)).await? {
+            return Ok(Some(self.target.fault(&refusal)));
+        }
+        let is_alike = |other: &usize| chunk.is_deletion(*other) == chunk.is_deletion(row);
+        if (piece.start..row).any(|before| is_alike(&before)) {
+            return Ok(None);
+        }
+        let others: Vec<usize> = (row + 1..piece.end).filter(is_alike).collect();
+        let step = others.len().div_ceil(COMPARED_ROWS).max(1);
+        let mut tried = 0;
+        for other in others.into_iter().step_by(step) {
+            if let Written::Yes = self.probe(chunk, &(other..other + 1)).await? {
+                return Ok(None);
+            }
+            tried += 1;
+        }
+        if tried == 0 && !refusal.is_of_rights() {
+            return Ok(None);
+        }
+        Ok(Some(self.target.refused(&format!(
+            "{}; so it is with every row that was tried ({}), and not without rows: look at the table's triggers and defaults, \
+             and at what they need",
+            refusal.text,
+            tried + 1
+        ))))
+    }
+
     /// Tries rows in a transaction that is rolled back.
     async fn probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<Written, SinkError> {
+        self.probe_with(chunk, Probe::Rows(rows)).await
+    }
+
+    async fn probe_with(&mut self, chunk: &Chunk, what: Probe<'_>) -> Result<Written, SinkError> {
         let mut attempts = Attempts::new();
         loop {
-            match self.try_probe(chunk, rows).await {
+            match self.try_probe(chunk, what).await {
                 Ok(()) => return Ok(Written::Yes),
-                Err(Trouble::Rows(text)) => return Ok(Written::Refused(text)),
+                Err(Trouble::Rows(refusal)) => return Ok(Written::Refused(refusal)),
                 Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
             }
         }
     }
 
-    async fn try_probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<(), Trouble> {
+    async fn try_probe(&mut self, chunk: &Chunk, what: Probe<'_>) -> Result<(), Trouble> {
         let mut connection = self.take_connection().await?;
         let target = Arc::clone(&self.target);
         let claim = self.claim;
         let outcome = within_deadline(async {
             target.ledger.begin(&mut connection, claim, &[]).await?;
-            target.write(&mut connection, chunk, rows).await?;
+            match what {
+                Probe::Rows(rows) => target.write(&mut connection, chunk, rows).await?,
+                Probe::Nothing(row) => target.write_nothing(&mut connection, chunk, row).await?,
+            }
             target.check_constraints(&mut connection).await?;
             rollback(&mut connection).await
         })

@@ -38,7 +38,7 @@ use sqlx::PgConnection;
 
 use self::{
     chunk::Chunk,
-    errors::Trouble,
+    errors::{Refusal, Trouble},
     flusher::Flusher,
     ledger::{Claim, Ledger},
     mapping::{RowEncoder, RowsSlice},
@@ -246,6 +246,24 @@ impl Target {
         written.map_err(|error| self.trouble_of_rows(&error))
     }
 
+    /// Runs the statement of a row without any row: what it is refused for then is the table's.
+    async fn write_nothing(
+        &self,
+        connection: &mut PgConnection,
+        chunk: &Chunk,
+        row: usize,
+    ) -> Result<(), Trouble> {
+        let nothing = chunk.rows.slice(row..row);
+        let written = match self.mode {
+            WriteMode::Append => self.copy(connection, &nothing).await,
+            WriteMode::Upsert if chunk.is_deletion(row) => {
+                run(connection, &self.delete, &nothing).await
+            }
+            WriteMode::Upsert => run(connection, &self.upsert, &nothing).await,
+        };
+        written.map_err(|error| self.trouble_of_rows(&error))
+    }
+
     async fn copy(
         &self,
         connection: &mut PgConnection,
@@ -290,7 +308,12 @@ impl Target {
     }
 
     fn trouble_of_rows(&self, error: &sqlx::Error) -> Trouble {
-        Trouble::of_rows(&self.table, &identifier(self.database.role()), error)
+        Trouble::of_rows(&self.table, error)
+    }
+
+    /// A refusal that is the table's.
+    fn fault(&self, refusal: &Refusal) -> SinkError {
+        refusal.of_the_table(&self.table, &identifier(self.database.role()))
     }
 
     /// A refusal of which no record is to blame.

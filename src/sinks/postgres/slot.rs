@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{chunk::Chunk, mapping::Rows};
 use crate::{
-    engine::error::SinkError,
+    engine::error::{ErrorClass, SinkError},
     model::{TopicPartition, resolver::SinkPosition},
 };
 
@@ -168,6 +168,22 @@ impl Slot {
                 if state.is_settled() {
                     return Ok(());
                 }
+            }
+            self.writer.notified().await;
+        }
+    }
+
+    /// Waits until the flusher's trouble is another than `known`, and says how it is then.
+    ///
+    /// # Errors
+    /// The flusher's trouble, whether it passes or not.
+    pub(super) async fn troubled(&self, known: Option<&str>) -> Result<(), SinkError> {
+        loop {
+            match (self.state().check(), known) {
+                (Ok(()), None) => {}
+                (Err(error), Some(known))
+                    if error.class == ErrorClass::Infrastructure && error.detail == known => {}
+                (outcome, _) => return outcome,
             }
             self.writer.notified().await;
         }

@@ -68,6 +68,10 @@ impl SinkWriter for PostgresWriter {
         self.refusal.clone().map_or(Ok(()), Err)
     }
 
+    async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
+        self.slot.troubled(known).await
+    }
+
     async fn prepare(
         &mut self,
         _checkpoint: CheckpointId,

@@ -253,11 +253,11 @@ fn a_table_holds_exactly_what_lies_before_the_end() {
         if life == 0 {
             scene.server.await_ready();
             let start = scene.job.at("/start");
-            let answer = scene.job.api.try_send(
-                &Method::POST,
-                &start,
-                Some(&json!({"from": "checkpoint"})),
-            );
+            let answer =
+                scene
+                    .job
+                    .api
+                    .try_send(&Method::POST, &start, Some(&json!({"from": "checkpoint"})));
             assert!(answer.is_ok_and(|answer| answer.status == 202));
         }
         scene.server.await_crash();

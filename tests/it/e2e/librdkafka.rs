@@ -20,10 +20,14 @@ use crate::support::{
 /// each of them once from the group right before.
 #[test]
 fn the_first_record_of_every_explicit_start_is_exact() {
-    let scene = Scene::new("explicit", 4);
+    explicit_starts_are_exact(&Scene::new("explicit", 4), 50);
+}
+
+/// Starts so many jobs on a scene's empty topic, ten at once.
+pub(super) fn explicit_starts_are_exact(scene: &Scene, jobs: usize) {
     scene.produce_all(200);
     let mut random = fastrand::Rng::with_seed(41);
-    let jobs: Vec<(String, BTreeMap<i32, i64>)> = (0..50)
+    let jobs: Vec<(String, BTreeMap<i32, i64>)> = (0..jobs)
         .map(|index| {
             let starts = (0..scene.partitions).map(|partition| (partition, random.i64(1..199)));
             (unique(&format!("explicit-{index}")), starts.collect())
@@ -37,7 +41,7 @@ fn the_first_record_of_every_explicit_start_is_exact() {
                 scope.spawn(move || {
                     let zeros: Vec<(i32, i64)> =
                         starts.keys().map(|partition| (*partition, 0)).collect();
-                    scene_kafka().commit_as_another(name, topic, &zeros);
+                    scene.kafka.commit_as_another(name, topic, &zeros);
                     let job = server.job(name);
                     // Into another sink: lines of this run may still be on their way when the next one begins.
                     let spec = super::spec(topic, &json!({"mode": "group-offsets"}));
@@ -69,10 +73,6 @@ fn the_first_record_of_every_explicit_start_is_exact() {
             }
         });
     }
-}
-
-fn scene_kafka() -> Kafka {
-    Kafka::shared()
 }
 
 /// confluentinc/librdkafka issues 2703, 5140 and 1775: paused partitions threw their records away and fetched them again, and

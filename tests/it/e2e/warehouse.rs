@@ -19,7 +19,7 @@ use crate::support::{
 pub(super) struct Warehouse {
     pub(super) scene: Scene,
     pub(super) proxy: Proxy,
-    target: Database,
+    pub(super) target: Database,
     /// Dropped when the server is gone.
     store: Database,
     config: String,
@@ -30,8 +30,17 @@ impl Warehouse {
         Self::configured(name, "")
     }
 
+    /// Without periodic checkpoints within the time of a test.
+    pub(super) fn quiet(name: &str) -> Self {
+        Self::make(name, "", "1h")
+    }
+
     /// With more in the servers' configuration file.
     pub(super) fn configured(name: &str, more: &str) -> Self {
+        Self::make(name, more, "200ms")
+    }
+
+    fn make(name: &str, more: &str, interval: &str) -> Self {
         let target = block_on(Database::create());
         let _made: Vec<String> = target
             .column("CREATE TABLE orders (part int NOT NULL, pos bigint NOT NULL, value text)");
@@ -45,7 +54,7 @@ impl Warehouse {
         let spec = with(
             scene.spec(&earliest()),
             "/checkpoint/interval",
-            json!("200ms"),
+            json!(interval),
         );
         let sink = json!({
             "type": "postgres", "connection": "warehouse", "table": "public.orders",

@@ -325,6 +325,7 @@ pub(crate) struct PartitionRow {
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Retention {
     pub(crate) offsets_left: Option<i64>,
+    pub(crate) estimated_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use fault_proxy::{Protocol, Proxy};
 use rdkafka::{
     ClientConfig, Offset, TopicPartitionList,
     admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication},
@@ -231,6 +232,23 @@ impl PrivateKafka {
 
     /// With settings of the brokers, `key=value` each.
     pub(crate) fn start_with(brokers: u32, settings: &[&str]) -> Self {
+        let options: Vec<&str> = settings.iter().flat_map(|set| ["--set", set]).collect();
+        Self::start_as(brokers, &options)
+    }
+
+    /// One broker that everybody reaches through a proxy only: it names the proxy's address as its own.
+    pub(crate) fn start_behind_proxy() -> (Self, Proxy) {
+        // Nobody listens there; the broker's port is known once it has one.
+        let nowhere = "127.0.0.1:1";
+        let proxy = block_on(async { Proxy::start(nowhere, Protocol::Bytes) }).expect("a proxy");
+        let address = proxy.address().to_string();
+        let mut cluster = Self::start_as(1, &["--advertise", &address]);
+        proxy.aim(&cluster.kafka.bootstrap);
+        cluster.kafka.bootstrap = address;
+        (cluster, proxy)
+    }
+
+    fn start_as(brokers: u32, options: &[&str]) -> Self {
         let turn = lock(&PRIVATE);
         let folder = tempfile::tempdir().expect("a folder");
         let dir = folder.path().join("kafka");
@@ -245,9 +263,7 @@ impl PrivateKafka {
             "--heap",
             "384m",
         ];
-        for setting in settings {
-            arguments.extend(["--set", setting]);
-        }
+        arguments.extend(options);
         let answer = run_script("kafka", &arguments);
         let bootstrap = answer
             .lines()

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::model::json_path::{JsonPath, PathStep};
@@ -58,6 +58,19 @@ impl Node {
             PathStep::Name(name) => child_of(&mut self.names, name.clone()),
             PathStep::Index(index) => child_of(&mut self.elements, *index),
         }
+    }
+
+    /// The node of a member, by its name as it is written. One that is no text (half of a surrogate pair) is not looked for.
+    fn member(&self, written: &str) -> Option<&Self> {
+        let decoded: String;
+        let name = if written.contains('\\') {
+            decoded = serde_json::from_str(written).ok()?;
+            &decoded
+        } else {
+            written.strip_prefix('"')?.strip_suffix('"')?
+        };
+        let child = self.names.iter().find(|(known, _)| known == name);
+        child.map(|(_, node)| node)
     }
 
     fn is_leaf(&self) -> bool {
@@ -138,8 +151,8 @@ impl<'de> Visitor<'de> for Inside<'_, '_, 'de> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(child) = map.next_key_seed(Named(self.node))? {
-            match child {
+        while let Some(name) = map.next_key::<&'de RawValue>()? {
+            match self.node.member(name.get()) {
                 Some(child) => {
                     let raw: &'de RawValue = map.next_value()?;
                     child
@@ -178,30 +191,6 @@ impl<'de> Visitor<'de> for Inside<'_, '_, 'de> {
     }
 }
 
-/// Finds the node of a member's name without keeping the name.
-struct Named<'n>(&'n Node);
-
-impl<'de, 'n> DeserializeSeed<'de> for Named<'n> {
-    type Value = Option<&'n Node>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'n> Visitor<'_> for Named<'n> {
-    type Value = Option<&'n Node>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member's name")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
-        let child = self.0.names.iter().find(|(known, _)| known == name);
-        Ok(child.map(|(_, node)| node))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,6 +223,8 @@ mod tests {
                 Some(r#""x\ty""#),
             ),
             ("$.a[2]", r#"{"a": [0, 1]}"#, None),
+            ("$.a", r#"{"\ud83d": 0, "a": 1, "\ude00\"": 2}"#, Some("1")),
+            ("$['\"']", r#"{"\"": 1}"#, Some("1")),
             ("$['x y']", r#"{"x\u0020y": true}"#, Some("true")),
             ("$.a", r#"{"a": 1, "a": 2}"#, Some("2")),
             ("$.a.b", r#"{"a": {"b": 1}, "a": {}}"#, None),
@@ -273,6 +264,9 @@ mod tests {
             r#"{"b": tru, "a": 1}"#,
             "nul",
             r#"{"a": {"b": }}"#,
+            r#"{"c\q": 0, "a": 1}"#,
+            "{\"c\n\": 0, \"a\": 1}",
+            r#"{1: 0, "a": 1}"#,
         ] {
             assert!(read(&["$.a.b"], document).is_err(), "{document}");
         }

@@ -124,8 +124,15 @@ async fn a_target_that_is_away_is_waited_for_and_said() {
     let mut writer = sink.writer(0).await.unwrap();
     writer.assign(&beginnings(&[(0, 0, 1)])).await.unwrap();
     cluster.control(&["kill"]);
-    // Taken, and then not written: whoever comes next hears of it.
+    // Nothing to tell yet; who waited for it may go and come back.
+    let early = tokio::time::timeout(Duration::from_millis(1), writer.troubled(None)).await;
+    assert!(early.is_err(), "{early:?}");
+    // Taken, and then not written: who listens hears of it, and so does whoever comes next.
     writer.write(&batch(records(0, 0..3))).await.unwrap();
+    let heard = tokio::time::timeout(DEADLINE, writer.troubled(None)).await;
+    let heard = heard.unwrap().unwrap_err();
+    assert_eq!(heard.class, ErrorClass::Infrastructure);
+    assert!(heard.detail.contains("connect to database"), "{heard}");
     let told = writer
         .prepare(CheckpointId(2), &positions(&[(0, 3)]))
         .await
@@ -139,13 +146,16 @@ async fn a_target_that_is_away_is_waited_for_and_said() {
         ErrorClass::Infrastructure
     );
     cluster.control(&["up", "--fast"]);
-    let mut outcome = writer.write(&batch(records(0, 3..5))).await;
-    let end = std::time::Instant::now() + DEADLINE;
-    while outcome.is_err() && std::time::Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        outcome = writer.write(&batch(records(0, 3..5))).await;
-    }
-    outcome.unwrap();
+    let works_again = async {
+        let mut known = told.detail;
+        while let Err(error) = writer.troubled(Some(&known)).await {
+            assert_eq!(error.class, ErrorClass::Infrastructure);
+            assert_ne!(error.detail, known, "told twice");
+            known = error.detail;
+        }
+    };
+    tokio::time::timeout(DEADLINE, works_again).await.unwrap();
+    writer.write(&batch(records(0, 3..5))).await.unwrap();
     writer
         .prepare(CheckpointId(3), &positions(&[(0, 5)]))
         .await
