@@ -1,7 +1,11 @@
 -- Bounded jobs: a job that has read everything up to its ends is finished, which is not the same as stopped.
 ALTER TABLE jobs DROP CONSTRAINT jobs_state_known;
 ALTER TABLE jobs ADD CONSTRAINT jobs_state_known
-    CHECK (state IN ('stopped', 'starting', 'running', 'stopping', 'failed', 'finished'));
+    CHECK (state IN ('stopped', 'starting', 'running', 'stopping', 'backing-off', 'failed', 'finished'));
+
+ALTER TABLE attempts DROP CONSTRAINT attempts_outcome_known;
+ALTER TABLE attempts ADD CONSTRAINT attempts_outcome_known
+    CHECK (outcome IN ('stopped', 'finished', 'failed', 'crashed', 'outage', 'server-stopped', 'owner-lost'));
 
 -- The bounded run of a job, at most one: a start with other ends replaces it, in the transaction that stores its checkpoint.
 CREATE TABLE bounded_runs (

@@ -354,8 +354,9 @@ const FAILED_AT: &str = "sink-flush";
 fn precedence(kind: CheckpointKind) -> u8 {
     match kind {
         CheckpointKind::Start | CheckpointKind::Skip | CheckpointKind::Periodic => 0,
-        CheckpointKind::Manual => 1,
-        CheckpointKind::Stop | CheckpointKind::Failure => 2,
+        CheckpointKind::Discovery => 1,
+        CheckpointKind::Manual => 2,
+        CheckpointKind::Stop | CheckpointKind::Failure => 3,
     }
 }
 

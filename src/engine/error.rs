@@ -10,7 +10,7 @@ use crate::model::{
     code::Code,
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
-    topic::TopicPartition,
+    topic::{TopicId, TopicPartition},
 };
 
 /// Whether trying again can help.
@@ -46,6 +46,22 @@ pub enum ConsumerError {
         partition: TopicPartition,
         /// The position that was asked for.
         position: Offset,
+    },
+    /// The brokers say that they have no such partition: its topic was deleted, or they do not know it yet.
+    #[error("{partition}: the brokers do not know it (any more)")]
+    TopicUnknown {
+        /// Which.
+        partition: TopicPartition,
+    },
+    /// The topic was deleted, and another one has its name: the position means nothing there.
+    #[error("{partition}: the topic was deleted and created again (id {then} then, {now} now)")]
+    TopicRecreated {
+        /// Which partition.
+        partition: TopicPartition,
+        /// The id of the topic that was read.
+        then: TopicId,
+        /// The id of the one that has its name.
+        now: TopicId,
     },
     /// Anything else.
     #[error(transparent)]
@@ -165,6 +181,8 @@ impl JobError {
         match self {
             Self::Decode { .. } => Code::BlockedOnRecord,
             Self::Consumer(ConsumerError::OutOfRange { .. }) => Code::OffsetOutOfRange,
+            Self::Consumer(ConsumerError::TopicUnknown { .. }) => Code::PartitionGone,
+            Self::Consumer(ConsumerError::TopicRecreated { .. }) => Code::TopicRecreated,
             Self::Consumer(ConsumerError::Kafka(error)) => error.code,
             Self::Sink(error) => error.code,
             Self::Fenced => Code::LeaseLost,

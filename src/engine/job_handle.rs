@@ -1,6 +1,6 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -16,9 +16,11 @@ use super::{
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
+    limits::LimitsSpec,
     offset::{Offset, PartitionOffsets},
+    resolver::StartReason,
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -41,6 +43,8 @@ pub struct JobRun {
     pub start: Checkpoint,
     /// Where a bounded run ends, for every partition of `start`; `None` for a run without an end.
     pub ends: Option<PartitionOffsets>,
+    /// Why each of its partitions begins there, or is not read.
+    pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -51,6 +55,13 @@ pub struct JobRun {
     pub clock: Arc<dyn Clock>,
     /// How well the lease is known to hold.
     pub lease_health: watch::Receiver<LeaseHealth>,
+}
+
+impl JobRun {
+    /// Whether the start checkpoint only keeps a partition that the spec does not read.
+    pub(super) fn is_detached(&self, partition: &TopicPartition) -> bool {
+        self.reasons.get(partition) == Some(&StartReason::Detached)
+    }
 }
 
 /// How a run ended.
@@ -97,11 +108,14 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    SetDiscovery(PartitionDiscovery),
+    LookAtTopics,
     Skip {
         partition: TopicPartition,
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     },
+    SetLimits(LimitsSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -240,5 +254,23 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Has the run look at its topics soon, whatever the interval: somebody saw that one of them is not what it was.
+    pub fn look_at_topics(&self) {
+        // A run that is too busy to listen looks by itself.
+        let _unheard = self.commands.try_send(Command::LookAtTopics);
+    }
+
+    /// Changes how new partitions are looked for, from now on.
+    pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
+    }
+
+    /// Changes how fast the job may go, from now on, also for what is being held back.
+    pub async fn set_limits(&self, limits: LimitsSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
     }
 }

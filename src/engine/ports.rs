@@ -68,7 +68,7 @@ pub trait Consumer: Send {
     /// Waits up to `wait` for one record and takes what is there with it.
     ///
     /// # Errors
-    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] the other partitions go on; any
+    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] and [`ConsumerError::TopicUnknown`] the other partitions go on; any
     /// other error ends the consumer.
     fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError>;
 
@@ -119,6 +119,12 @@ pub trait KafkaCluster: Send + Sync {
     /// When the cluster does not answer. A topic that does not exist is part of the answer.
     async fn describe_topics(&self, topics: &[String])
     -> Result<Vec<TopicDescription>, KafkaError>;
+
+    /// Asks for the names of all topics that the connection may see.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError>;
 
     /// Asks for the ends of logs. A partition that did not answer (no leader) is missing in the answer.
     ///
@@ -184,6 +190,8 @@ pub struct TopicDescription {
     pub id: Option<TopicId>,
     /// Its partitions and their leaders; `None` if the topic does not exist.
     pub partitions: Option<BTreeMap<i32, Option<i32>>>,
+    /// Whether it is one of Kafka's own, by the broker's word.
+    pub internal: bool,
 }
 
 /// A group's offset and the note beside it.
@@ -255,6 +263,17 @@ pub trait CheckpointStore: Send + Sync {
         id: CheckpointId,
         phases: &CheckpointPhases,
         group_commit: &GroupCommit,
+    ) -> Result<(), StoreError>;
+
+    /// Adds an entry to the job's history.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
     ) -> Result<(), StoreError>;
 
     /// Deletes what the thinning retention no longer keeps.

@@ -27,6 +27,7 @@ use super::{
     fetcher::{Counters, Fetcher, LivePosition},
     parked::Parking,
     ports::{Sink, SinkWriter},
+    rate_limit::RateLimit,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -147,6 +148,8 @@ pub(super) enum Activity {
     SinkFlush = 3,
     /// Waits for the sink to open its writer.
     SinkOpen = 4,
+    /// Has a batch that the job's limits hold back.
+    RateLimit = 5,
 }
 
 impl Activity {
@@ -157,13 +160,14 @@ impl Activity {
             Self::SinkWrite => "sink-write",
             Self::SinkFlush => "sink-flush",
             Self::SinkOpen => "sink-open",
+            Self::RateLimit => "rate-limit",
         }
     }
 
     /// Whether it is the sink that is waited for.
     pub(super) fn waits_for_sink(self) -> bool {
         match self {
-            Self::Idle | Self::Decode => false,
+            Self::Idle | Self::Decode | Self::RateLimit => false,
             Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
@@ -190,6 +194,7 @@ impl SubtaskView {
             2 => Activity::SinkWrite,
             3 => Activity::SinkFlush,
             4 => Activity::SinkOpen,
+            5 => Activity::RateLimit,
             _ => Activity::Idle,
         }
     }
@@ -247,6 +252,10 @@ pub(super) struct SubtaskTask {
     pub channels: SubtaskChannels,
     /// What it shows.
     pub view: Arc<SubtaskView>,
+    /// The limits of the job.
+    pub limit: Arc<RateLimit>,
+    /// What is left of a batch that the limits hold back, and how many requests the thread had served when it fetched it.
+    pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
 }
@@ -257,6 +266,8 @@ enum Next {
     Barrier(Barrier),
     Partition(PartitionChange),
     Fetched(Result<Fetched, NextError<JobError>>),
+    /// So many records of the batch that is held back may go.
+    Release(usize),
     Sink(Result<(), SinkError>),
     IntakeChanged,
 }
@@ -387,11 +398,23 @@ impl SubtaskTask {
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::Batch(batch),
-                })) => self.process(writer, batch, served).await?,
+                })) if self.limit.is_limited() && !batch.is_empty() => {
+                    self.view.enter(Activity::RateLimit);
+                    self.held = Some((batch, served));
+                }
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Batch(mut batch),
+                })) => self.process(writer, &mut batch, served).await?,
+                Next::Release(records) => self.release(writer, records).await?,
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::OutOfRange(partition),
                 })) => self.out_of_range(partition, served).await,
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Unknown(partition),
+                })) => self.unknown(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
                 Next::Sink(outcome) => self.heard(outcome)?,
@@ -416,6 +439,13 @@ impl SubtaskTask {
         let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let held = self.held.as_ref();
+        let released = async {
+            match held {
+                Some((batch, _)) => self.limit.take(batch).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
@@ -429,21 +459,42 @@ impl SubtaskTask {
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
             // Before a batch: a sink that has refused a record takes no other.
             outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
-            fetched = self.batches.next(), if open => Next::Fetched(fetched),
+            records = released, if open && held.is_some() => Next::Release(records),
+            fetched = self.batches.next(), if open && held.is_none() => Next::Fetched(fetched),
         }
+    }
+
+    /// Lets the first records of the batch go that is held back. The rest waits for its turn, as if it were a batch of its
+    /// own: a barrier may come between the two.
+    async fn release(
+        &mut self,
+        writer: &mut dyn SinkWriter,
+        records: usize,
+    ) -> Result<(), JobError> {
+        let Some((mut batch, served)) = self.held.take() else {
+            return Ok(());
+        };
+        let rest = batch.keep_first(records);
+        self.process(writer, &mut batch, served).await?;
+        if !rest.is_empty() {
+            batch.set_runs(rest);
+            self.view.enter(Activity::RateLimit);
+            self.held = Some((batch, served));
+        }
+        Ok(())
     }
 
     async fn process(
         &mut self,
         writer: &mut dyn SinkWriter,
-        mut batch: RecordBatch,
+        batch: &mut RecordBatch,
         served: u64,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
-        let parked = self.fetcher.admit(&mut batch, served);
+        let parked = self.fetcher.admit(batch, served);
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
-            let written = self.write(writer, &batch).await?;
+            let written = self.write(writer, batch).await?;
             if !written {
                 self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -451,7 +502,7 @@ impl SubtaskTask {
             CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
-        self.fetcher.advance(&batch);
+        self.fetcher.advance(batch);
         self.view.enter(Activity::Idle);
         for parking in parked {
             self.parked(parking).await;
@@ -484,6 +535,19 @@ impl SubtaskTask {
         let cause = ConsumerError::OutOfRange {
             partition: partition.clone(),
             position,
+        };
+        let cause = cause.into();
+        self.parked(Parking { partition, cause }).await;
+    }
+
+    /// The brokers do not know a partition. What comes of it next may be of another topic of that name, so nothing is taken
+    /// until somebody has looked.
+    async fn unknown(&mut self, partition: TopicPartition, served: u64) {
+        if self.fetcher.park(&partition, served).is_none() {
+            return;
+        }
+        let cause = ConsumerError::TopicUnknown {
+            partition: partition.clone(),
         };
         let cause = cause.into();
         self.parked(Parking { partition, cause }).await;
@@ -548,7 +612,11 @@ impl SubtaskTask {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);
-        self.view.enter(Activity::Idle);
+        self.view.enter(if self.held.is_some() {
+            Activity::RateLimit
+        } else {
+            Activity::Idle
+        });
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,

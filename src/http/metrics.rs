@@ -265,6 +265,63 @@ impl Page<'_, '_> {
             "handover_records_redelivered",
             "Records dropped in this run because the client delivered them twice",
             |job| one(job.redelivered),
+        )?;
+        self.discoveries()?;
+        self.crashes()?;
+        self.limits()
+    }
+
+    fn discoveries(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_partitions_discovered",
+            "Partitions that this run has found since its start",
+            |job| one(job.discovery.as_ref().map(|looks| looks.discovered)),
+        )?;
+        self.gauges(
+            "handover_discovery_failing_looks",
+            "Looks for new partitions that failed since the last one that was answered",
+            |job| {
+                let looks = job.discovery.as_ref();
+                looks.map_or_else(Vec::new, |looks| {
+                    vec![(Vec::new(), i64::from(looks.failures))]
+                })
+            },
+        )
+    }
+
+    fn crashes(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_job_crashes",
+            "Runs that crashed since the server started",
+            |job| vec![(Vec::new(), job.crashes)],
+        )?;
+        self.gauges(
+            "handover_job_restarts_in_loop",
+            "Restarts after crashes that followed each other, 0 once a run has lasted",
+            |job| vec![(Vec::new(), i64::from(job.restarts_in_loop))],
+        )
+    }
+
+    fn limits(&mut self) -> fmt::Result {
+        self.gauges(
+            "handover_limit_records_per_second",
+            "The limit that the run is held to; no series without one",
+            |job| {
+                one(job
+                    .limits
+                    .and_then(|limits| limits.records_per_s)
+                    .map(plain))
+            },
+        )?;
+        self.gauges(
+            "handover_limit_bytes_per_second",
+            "The limit that the run is held to; no series without one",
+            |job| one(job.limits.and_then(|limits| limits.bytes_per_s).map(plain)),
+        )?;
+        self.gauges(
+            "handover_throttled_seconds",
+            "How long the limits have held subtasks back in this run, all together",
+            |job| one(job.throttled_for.map(|time| time.as_secs_f64())),
         )
     }
 
@@ -401,6 +458,11 @@ fn word(value: &impl Serialize) -> String {
         .unwrap_or_default()
 }
 
+/// A limit as a series; limits stay below 2^53.
+fn plain(limit: u64) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -459,6 +521,11 @@ mod tests {
             records: None,
             bytes: None,
             redelivered: None,
+            discovery: None,
+            crashes: 1,
+            restarts_in_loop: 0,
+            limits: None,
+            throttled_for: None,
         }
     }
 
@@ -476,12 +543,16 @@ mod tests {
             "handover_checkpoint_duration_seconds{job=\"orders\",phase=\"barrier\"} 1.5",
             "handover_checkpoint_failures_total{job=\"orders\",code=\"checkpoint-timeout\"} 2",
             "handover_checkpoints_total{job=\"orders\"} 7",
+            "handover_job_crashes_total{job=\"orders\"} 1",
+            "handover_job_restarts_in_loop{job=\"orders\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         for absent in [
             "basis=\"group\"",
             "handover_records_total{",
+            "handover_limit_records_per_second{",
+            "handover_throttled_seconds{",
             "NaN",
             "kind=\"position\"",
         ] {

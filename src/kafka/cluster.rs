@@ -82,6 +82,13 @@ impl KafkaCluster for Cluster {
             .await
     }
 
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        let operation = "list the topics";
+        self.questions
+            .ask(operation, move |asked| list_topics(asked, operation))
+            .await
+    }
+
     async fn log_bounds(
         &self,
         partitions: &[TopicPartition],
@@ -207,6 +214,19 @@ fn describe_topics(
     Ok(described)
 }
 
+fn list_topics(asked: &Asked, operation: &str) -> Result<Vec<String>, KafkaError> {
+    asked.repeat(|client, deadline| {
+        let subject = Subject::Topics { topic: None };
+        let answer = client.metadata(deadline);
+        let metadata = answer.map_err(|error| error::call(operation, &subject, &error))?;
+        Ok(metadata
+            .topics
+            .into_iter()
+            .map(|topic| topic.name)
+            .collect())
+    })
+}
+
 fn describe_topic(
     operation: &str,
     name: String,
@@ -215,6 +235,7 @@ fn describe_topic(
     match result {
         Ok(info) => Ok(TopicDescription {
             name,
+            internal: info.internal,
             id: info.id.map(|id| TopicId(id.to_string().into())),
             partitions: Some(
                 info.partitions
@@ -227,6 +248,7 @@ fn describe_topic(
             name,
             id: None,
             partitions: None,
+            internal: false,
         }),
         Err(error) => Err(error::answered(
             operation,

@@ -29,7 +29,7 @@ pub enum HealthStatus {
     Blocked,
     /// An open transaction of somebody else holds its readers back.
     Held,
-    /// Something outside does not answer; the job goes on by itself when it does.
+    /// Something outside does not answer, or the pause after a crash is not over; the job goes on by itself.
     Waiting,
     /// Not watched long enough to say.
     Unknown,

@@ -1,6 +1,6 @@
 //! What a running job shows of itself, and how it ended.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,11 @@ use super::{
     checkpoint::{CheckpointFailure, CheckpointKind, CheckpointPhases, GroupCommit},
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
+    limits::LimitsSpec,
     offset::Offset,
     parked::ParkedPartition,
     record::ConsumerRecord,
+    resolver::StartReason,
     topic::TopicPartition,
 };
 
@@ -35,6 +37,12 @@ pub struct JobStatus {
     pub bytes: u64,
     /// Records dropped because they lay below the expected position (redelivered by the client).
     pub redelivered: u64,
+    /// The limits it is held to.
+    pub limits: LimitsSpec,
+    /// Whether a subtask has records that the limits hold back.
+    pub throttled: bool,
+    /// How long subtasks were held back in this run, all together.
+    pub throttled_for: Duration,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.
@@ -47,6 +55,8 @@ pub struct JobStatus {
     pub commits: CommitCounters,
     /// What the job waits for; empty when it goes on.
     pub waiting: Vec<Waiting>,
+    /// How it looks for new partitions.
+    pub discovery: DiscoveryStatus,
     /// Partitions that are not read, each at a position that stays in every checkpoint.
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
 }
@@ -60,6 +70,23 @@ pub struct LivePartition {
     pub position: Option<Offset>,
     /// Where it ends in a bounded run: the first offset that is not read.
     pub stop_offset: Option<Offset>,
+    /// Why the run began to read it where it did; `None` while it waits for its first position.
+    pub reason: Option<StartReason>,
+}
+
+/// What a run shows of its looks at the brokers' metadata.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiscoveryStatus {
+    /// When the last look that was answered ended; `null` before the first.
+    pub looked_at: Option<DateTime<Utc>>,
+    /// How many topics that look saw of those that the spec reads.
+    pub topics: Option<usize>,
+    /// Partitions that this run has found since its start.
+    pub discovered: u64,
+    /// Looks that failed since the last one that was answered; they are repeated.
+    pub failures: u32,
+    /// Why the last look failed, while looks fail.
+    pub last_error: Option<String>,
 }
 
 /// A completed checkpoint in brief.

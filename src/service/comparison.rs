@@ -214,7 +214,9 @@ impl Comparison<'_> {
             readable_end,
             stop_offset,
             position,
+            start_reason: live.and_then(|live| live.reason),
             checkpointed,
+            position_id: stored.map(|stored| stored.position_id),
             group_committed,
             sink_committed: held.map(|held| held.next_offset),
             lag,
@@ -269,7 +271,7 @@ impl Comparison<'_> {
         let is_elsewhere = |flag: &Flag| {
             matches!(
                 flag,
-                Flag::TopicRecreated | Flag::BeyondLatest | Flag::NotSubscribedNow
+                Flag::TopicRecreated | Flag::BeyondLatest | Flag::Detached
             )
         };
         if flags.iter().any(is_elsewhere) {
@@ -309,16 +311,14 @@ impl Comparison<'_> {
         stored: Option<&CheckpointPosition>,
     ) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let subscribed = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let subscribed = self.spec.source.selects(&partition.topic);
         if !subscribed {
-            return vec![Flag::NotSubscribedNow];
+            return vec![Flag::Detached];
         }
         let Some(broker) = broker else {
+            if self.brokers.is_some() {
+                flags.push(Flag::PartitionGone);
+            }
             return flags;
         };
         match broker.bounds {
@@ -362,12 +362,7 @@ impl Comparison<'_> {
         let sink = self.sink?;
         let stored = stored?;
         let offset = stored.next_offset?;
-        let is_read = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let is_read = self.spec.source.selects(&partition.topic);
         if !is_read {
             return None;
         }
@@ -480,7 +475,7 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
     };
     let mut ages_missing = false;
     for partition in partitions {
-        if partition.flags.contains(&Flag::NotSubscribedNow) {
+        if partition.flags.contains(&Flag::Detached) {
             continue;
         }
         ages_missing |= partition.oldest_unread_age_ms.is_none();
@@ -865,6 +860,7 @@ mod tests {
                 subtask: 2,
                 position: Offset::new(position),
                 stop_offset: None,
+                reason: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };
@@ -1018,7 +1014,7 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
-        assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
+        assert_eq!(view[1].flags, [Flag::Detached]);
         assert_eq!(totals(&view, false).unknown_partitions, 1);
     }
 

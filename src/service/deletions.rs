@@ -67,7 +67,13 @@ pub(crate) fn refuse_unless_at_rest(job: &JobEntry) -> Result<()> {
             return Ok(());
         }
         (JobState::Stopped | JobState::Finished, DesiredState::Running) => "about to start",
-        (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => state.name(),
+        (
+            state @ (JobState::Starting
+            | JobState::Running
+            | JobState::Stopping
+            | JobState::BackingOff),
+            _,
+        ) => state.name(),
     };
     Err(ServiceError::new(Code::JobRunning, format!("job {} is {is}", job.name)).job(&job.name))
 }

@@ -33,6 +33,7 @@ use crate::{
         ports::{JobLease, Sink},
     },
     model::{
+        attempt::AttemptKind,
         code::Code,
         ids::{InstallId, OperationId},
         job_state::{DesiredState, JobState},
@@ -82,11 +83,18 @@ pub(crate) struct JobTask {
     checkpointing: JoinSet<()>,
     /// Follows the run's status for the history.
     following: JoinSet<()>,
-    /// Restarts by the server itself, one after the other, until a run has lasted.
+    /// Whether a run has begun under the lease: the next one needs a new epoch, so that nothing that this one may have left
+    /// behind can write.
+    lease_is_used: bool,
+    /// Starts by the server itself that came to nothing, one after the other, until a run has lasted.
     restarts: u32,
     /// When the run began.
     run_since: Instant,
     start_at: Instant,
+    /// Why the server would begin the next run by itself.
+    next_kind: AttemptKind,
+    /// How far the run that has ended last had come: records and bytes. Taken when its end is noted.
+    ended_run: Option<(u64, u64)>,
     /// The stop of the restart that is being carried out, while its start is not done.
     stopped_for: Option<(OperationId, Option<StopReport>)>,
 }
@@ -135,10 +143,20 @@ struct EndedRun {
 
 impl JobTask {
     pub(crate) fn new(core: Arc<Core>, job: Arc<JobEntry>) -> Self {
+        // A server that died while the job backed off is no reason to begin earlier, nor later.
+        let backs_off = job.row().backs_off_until().map(|until| {
+            let pause = (until - core.now()).to_std().unwrap_or_default();
+            Instant::now() + pause
+        });
+        let next_kind = match backs_off {
+            Some(_) => AttemptKind::AfterCrash,
+            None => AttemptKind::Recovery,
+        };
         Self {
             core,
             job,
             lease: None,
+            lease_is_used: false,
             run: None,
             sink: None,
             failed_run: false,
@@ -146,7 +164,9 @@ impl JobTask {
             following: JoinSet::new(),
             restarts: 0,
             run_since: Instant::now(),
-            start_at: Instant::now(),
+            start_at: backs_off.unwrap_or_else(Instant::now),
+            next_kind,
+            ended_run: None,
             stopped_for: None,
         }
     }
@@ -301,7 +321,7 @@ impl JobTask {
             }
             (
                 DesiredState::Stopped,
-                JobState::Starting | JobState::Running | JobState::Stopping,
+                JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff,
             ) => Some(Work::Settle),
         }
     }
@@ -411,7 +431,9 @@ async fn note_step(core: &Core, operation: &Operation, step: &str) {
 fn job_ended(job: &JobEntry) -> ServiceError {
     let code = match job.state() {
         JobState::Stopping | JobState::Stopped | JobState::Finished => Code::JobNotRunning,
-        JobState::Starting | JobState::Running | JobState::Failed => Code::JobFailed,
+        JobState::Starting | JobState::Running | JobState::BackingOff | JobState::Failed => {
+            Code::JobFailed
+        }
     };
     let name = &job.name;
     ServiceError::new(

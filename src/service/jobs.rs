@@ -23,14 +23,15 @@ use crate::{
         code::Code,
         health::Health,
         ids::JobName,
-        job::CommitToGroup,
+        job::{CommitToGroup, JobSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
         resolver::Warning,
+        restart::{CrashLoop, RestartStrategy},
         topic::TopicPartition,
         views::{
-            BoundedView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint,
-            NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
+            BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
+            LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
     store::JobRow,
@@ -50,6 +51,7 @@ pub(crate) struct Standing {
     last_checkpoint: Option<LastCheckpoint>,
     status: Option<Arc<JobStatus>>,
     waiting: Vec<crate::model::job_status::Waiting>,
+    crash_loop: Option<CrashLoopView>,
     pending_fields: Vec<String>,
     warnings: Vec<Warning>,
     pub(crate) summary: String,
@@ -146,10 +148,14 @@ impl Standing {
             pending_start: row.pending_start.as_ref(),
             refused: facts.refused.as_ref(),
             restart_required: !pending_fields.is_empty(),
+            crash_loop: facts.crash_loop(now),
             divergence: worst_divergence(&partitions),
             bounded: bounded.as_ref(),
         };
-        let mut warnings = warnings(&facts, status.as_deref(), &partitions);
+        let crash_loop = facts
+            .crash_loop(now)
+            .map(|crash_loop| crash_loop_view(crash_loop, &row.spec.restart));
+        let mut warnings = warnings(&facts, status.as_deref(), &partitions, now);
         if shadowed
             && row.pending_start.is_none()
             && let Some(last) = &last_checkpoint
@@ -172,6 +178,7 @@ impl Standing {
             last_checkpoint,
             status,
             waiting: facts.all_waiting(now),
+            crash_loop,
             pending_fields,
             warnings,
             health,
@@ -244,9 +251,12 @@ impl Standing {
             pending_fields: self.pending_fields,
             owner,
             waiting: self.waiting,
+            crash_loop: self.crash_loop,
+            limits: limits_view(&row.spec, status),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
+            discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
@@ -256,6 +266,31 @@ impl Standing {
             labels: row.spec.labels,
             job: row.name,
         }
+    }
+}
+
+fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashLoopView {
+    CrashLoopView {
+        restart: crash_loop.restarts,
+        of: match strategy {
+            RestartStrategy::FixedDelay { attempts, .. } => Some(*attempts),
+            RestartStrategy::None
+            | RestartStrategy::FailureRate { .. }
+            | RestartStrategy::Exponential { .. } => None,
+        },
+        strategy: strategy.name(),
+        next_attempt_at: crash_loop.next_attempt_at,
+        first_cause: crash_loop.first_cause.clone(),
+        last_cause: crash_loop.last_cause.clone(),
+    }
+}
+
+fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    LimitsView {
+        limits: status.map_or(spec.limits, |status| status.limits),
+        throttled: status.map(|status| status.throttled),
+        throttled_ms: status
+            .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
     }
 }
 
@@ -322,10 +357,30 @@ fn warnings(
     facts: &JobFacts,
     status: Option<&JobStatus>,
     partitions: &[PartitionOffsetsView],
+    now: DateTime<Utc>,
 ) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |code: Code, summary: String| warnings.push(Warning { code, summary });
+    if let (Some(crash_loop), Some(_)) = (facts.crash_loop(now), status) {
+        let (restarts, cause) = (crash_loop.restarts, &crash_loop.first_cause);
+        let times = if restarts == 1 {
+            "once"
+        } else {
+            &format!("{restarts} times")
+        };
+        let summary = format!(
+            "it was restarted {times} after a crash; the first was: {}",
+            cause.summary
+        );
+        warn(Code::CrashLoop, summary);
+    }
     if let Some(status) = status {
+        if status.throttled {
+            warn(
+                Code::RateLimited,
+                format!("it is held to its limits, {}", status.limits),
+            );
+        }
         if let (true, Some((_, failure))) = (status.consecutive_failures > 0, &status.last_failed) {
             warn(
                 Code::CheckpointsFailing,
@@ -509,7 +564,14 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
         bytes: status.map(|status| status.bytes),
+        discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
+        crashes: counters.crashes,
+        restarts_in_loop: standing
+            .crash_loop
+            .map_or(0, |crash_loop| crash_loop.restart),
+        limits: status.map(|status| status.limits),
+        throttled_for: status.map(|status| status.throttled_for),
     }
 }
 

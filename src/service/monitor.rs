@@ -19,6 +19,7 @@ use crate::{
     engine::{
         error::KafkaError,
         ports::{GroupOffset, KafkaCluster, TopicDescription},
+        topics,
     },
     model::{
         code::Code,
@@ -109,11 +110,16 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     facts.attempted_at = Some(began);
     match answers.brokers {
         Ok(brokers) => {
-            if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+            if let Some(mut live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+                if let Some(status) = facts.status() {
+                    // That they do not move, or have no leader, is no news.
+                    Arc::make_mut(&mut live.partitions)
+                        .retain(|partition, _| !status.parked.contains_key(partition));
+                }
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
-            facts.note_topics(&brokers, now);
+            facts.doubt_topics(&brokers);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),
@@ -157,9 +163,9 @@ impl Answers {
 
 async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition]) -> Answers {
     let deadline = Instant::now() + DEADLINE;
-    let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
-    let (topics, failure) = match flatten(topics) {
-        Ok(topics) => (topics, None),
+    let described = timeout_at(deadline, topics::describe(cluster, &spec.source)).await;
+    let (described, failure) = match flatten(described) {
+        Ok(described) => (described, None),
         // Who does not answer the first question is not asked more: those to a coordinator that is away cost a client.
         Err(silent @ (SourceStatus::Timeout | SourceStatus::Unreachable, _)) => {
             return Answers {
@@ -171,7 +177,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
         Err(failure) => (Vec::new(), Some(failure)),
     };
     let partitions: Vec<TopicPartition> = if failure.is_none() {
-        topics
+        described
             .iter()
             .flat_map(partitions_of)
             .map(|(p, _)| p)
@@ -192,7 +198,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
     );
     let brokers = bounds.map(|bounds| {
         let mut brokers = BTreeMap::new();
-        for topic in &topics {
+        for topic in &described {
             for (partition, leader) in partitions_of(topic) {
                 let broker = BrokerPartition {
                     leader,
@@ -398,6 +404,7 @@ mod tests {
             name: "gone".to_owned(),
             id: None,
             partitions: None,
+            internal: false,
         };
         assert_eq!(partitions_of(&gone).count(), 0);
         let there = TopicDescription {
@@ -418,6 +425,7 @@ mod tests {
                     subtask: 0,
                     position: Offset::new(4),
                     stop_offset: None,
+                    reason: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

@@ -13,6 +13,7 @@ use crate::model::{
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
     resolver::Blocker,
+    restart::CrashLoop,
     start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
     views::{BoundedView, Commands, DivergenceCause, JobLag, NextStep},
@@ -110,6 +111,8 @@ pub(crate) struct Situation<'a> {
     /// The last start, if it was refused.
     pub(crate) refused: Option<&'a RefusedStart>,
     pub(crate) restart_required: bool,
+    /// The crash loop that it is in.
+    pub(crate) crash_loop: Option<&'a CrashLoop>,
     /// The worst difference between group and checkpoint.
     pub(crate) divergence: Option<DivergenceCause>,
     /// The bounded run.
@@ -128,6 +131,10 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
             Some(reason) => format!("starting, and waits: {}", wait(reason)),
         },
         JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
+        JobState::BackingOff => match situation.crash_loop {
+            Some(crash_loop) => format!("backing off: {}", crash_loop.pause()),
+            None => "backing off after a crash".to_owned(),
+        },
         JobState::Failed => match situation.failure {
             Some(failure) => format!("failed and needs a decision: {}", failure.summary),
             None => "failed and needs a decision".to_owned(),
@@ -236,6 +243,7 @@ pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
             steps
         }
         JobState::Stopping => Vec::new(),
+        JobState::BackingOff => after_crash(situation),
         JobState::Running => while_running(situation),
     };
     // What is away is the only thing that counts while something is away.
@@ -276,10 +284,28 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    vec![
+    let mut steps = vec![
         step("see where a start would begin", curl.get("/start-plan")),
         step("start it", curl.start(None)),
-    ]
+    ];
+    steps.extend(
+        situation
+            .pending_start
+            .map(|pending| call_off(curl, pending)),
+    );
+    steps
+}
+
+/// Drops exactly the start that is shown; another one that has replaced it since stays.
+fn call_off(curl: Curl<'_>, pending: &PendingStart) -> NextStep {
+    let path = format!("/startup-mode/next-start?id={}", pending.id);
+    step(
+        format!(
+            "call off the start from {} that was asked for ahead",
+            pending.from.name()
+        ),
+        curl.send("DELETE", &path, None),
+    )
 }
 
 /// A bounded run has ended: whoever wants another one says where it begins.
@@ -367,6 +393,21 @@ fn meaning(code: Code, choice: &Value) -> String {
         _ => "decide it",
     };
     format!("{what} ({member})")
+}
+
+fn after_crash(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    vec![
+        step(
+            "see how its last runs ended",
+            curl.get("/attempts?limit=10"),
+        ),
+        step(
+            "to start it now instead of after the pause",
+            curl.start(None),
+        ),
+        step("to call the restart off", curl.stop()),
+    ]
 }
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
@@ -486,13 +527,16 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     }
     let restart = curl.restart(None);
     match situation.pending_start {
-        Some(pending) => steps.push(step(
-            format!(
-                "a start from {} was asked for ahead and counts from the next start on: restart it",
-                pending.from.name()
-            ),
-            restart,
-        )),
+        Some(pending) => {
+            steps.push(step(
+                format!(
+                    "a start from {} was asked for ahead and counts from the next start on: restart it",
+                    pending.from.name()
+                ),
+                restart,
+            ));
+            steps.push(call_off(curl, pending));
+        }
         None if situation.restart_required => steps.push(step(
             "parts of the spec count from the next start on: restart it",
             restart,
@@ -662,6 +706,14 @@ mod tests {
                 )
             },
             case(
+                "backing off",
+                JobState::BackingOff,
+                HealthStatus::Waiting,
+                |_| {},
+                "backing off: restart 2 begins at 1970-01-01T00:00:00Z after a crash: cannot decode orders/3@90412: no JSON; the first of these crashes was: cannot decode orders/3@90412: no JSON",
+                &["/attempts?limit=10'", "/start?wait=30s'", "/stop?wait=60s'"],
+            ),
+            case(
                 "stopped",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -747,6 +799,13 @@ mod tests {
             group: None,
             unknown_partitions: 0,
         };
+        let crash_loop = CrashLoop {
+            restarts: 2,
+            first_cause: failure(Code::Panicked, false),
+            last_cause: failure(Code::Panicked, false),
+            failures: Vec::new(),
+            next_attempt_at: Some(DateTime::UNIX_EPOCH),
+        };
         for case in cases() {
             let health = Health {
                 status: case.health,
@@ -773,6 +832,7 @@ mod tests {
                 pending_start: None,
                 refused: None,
                 restart_required: false,
+                crash_loop: Some(&crash_loop),
                 divergence: None,
                 bounded: None,
             };
@@ -869,6 +929,7 @@ mod tests {
             pending_start: Some(&pending),
             refused: None,
             restart_required: false,
+            crash_loop: None,
             divergence: None,
             bounded: None,
         };
@@ -876,7 +937,10 @@ mod tests {
             summary(&situation),
             "stopped; a start begins from latest, once"
         );
-        assert_eq!(next(&situation).len(), 2, "the mode needs no second line");
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 3, "the mode needs no line of its own");
+        let off = "curl -sS -X DELETE '/api/v1/jobs/orders/startup-mode/next-start?id=x'";
+        assert_eq!(steps[2].curl, off);
 
         let health = Health {
             status: HealthStatus::Ok,
@@ -889,7 +953,8 @@ mod tests {
             "running; its lag is not known yet; its next start begins from latest, once"
         );
         let steps = next(&situation);
-        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert_eq!(steps.len(), 2, "{steps:?}");
         assert!(steps[0].curl.contains("/restart?wait=90s'"), "{steps:?}");
+        assert_eq!(steps[1].curl, off);
     }
 }

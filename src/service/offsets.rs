@@ -155,7 +155,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
 fn checkpoint_every(facts: &JobFacts) -> Option<Duration> {
     let timing = &facts.spec().checkpoint;
     match facts.shown_state().0 {
-        JobState::Stopped | JobState::Failed | JobState::Finished => None,
+        JobState::Stopped | JobState::BackingOff | JobState::Failed | JobState::Finished => None,
         JobState::Starting | JobState::Running | JobState::Stopping => {
             Some(timing.interval.0 + timing.min_pause.0)
         }

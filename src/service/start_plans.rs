@@ -19,14 +19,16 @@ use super::{
     startup_mode::{mode_effect, refuse_future_start},
 };
 use crate::{
-    engine::{error::KafkaError, ports::KafkaCluster},
+    engine::{
+        error::KafkaError,
+        ports::{KafkaCluster, TopicDescription},
+        topics,
+    },
     model::{
-        checkpoint::{
-            Checkpoint, CheckpointKind, CheckpointPhases, CheckpointPosition, CheckpointStatus,
-        },
+        checkpoint::{Checkpoint, CheckpointKind, CheckpointPhases, CheckpointStatus},
         code::Code,
         ids::{CheckpointId, JobName, LeaseEpoch},
-        job::JobSpec,
+        job::{JobSpec, SourceSpec},
         resolver::{
             BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
             ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
@@ -146,6 +148,20 @@ impl StartState {
     }
 }
 
+impl StartState {
+    /// Topics that a pattern selects, that were read, and that do not exist now.
+    fn vanished(&self, source: &SourceSpec, described: &[TopicDescription]) -> Vec<String> {
+        let known = [&self.newest, &self.chosen].into_iter().flatten();
+        let topics: BTreeSet<&str> = known
+            .flat_map(|state| state.positions.keys())
+            .map(|partition| &*partition.topic)
+            .filter(|topic| source.selects(topic))
+            .filter(|topic| described.iter().all(|exists| exists.name != **topic))
+            .collect();
+        topics.into_iter().map(str::to_owned).collect()
+    }
+}
+
 fn restorable(stored: StoredCheckpoint) -> RestorableState {
     RestorableState {
         id: stored.id,
@@ -166,9 +182,9 @@ pub(crate) async fn gather(
     now: DateTime<Utc>,
 ) -> std::result::Result<BrokerFacts, KafkaError> {
     let source = &question.spec.source;
-    let topics = cluster.describe_topics(&source.topics).await?;
+    let described = topics::describe(cluster, source).await?;
     let mut facts = BrokerFacts::default();
-    for topic in &topics {
+    for topic in &described {
         if topic.partitions.is_none() {
             facts.missing_topics.push(topic.name.clone());
         }
@@ -179,6 +195,9 @@ pub(crate) async fn gather(
             };
             facts.partitions.insert(partition, known);
         }
+    }
+    if source.topic_pattern.is_some() {
+        facts.missing_topics = question.state.vanished(source, &described);
     }
     let partitions: Vec<TopicPartition> = facts.partitions.keys().cloned().collect();
     if partitions.is_empty() {
@@ -448,17 +467,6 @@ pub(crate) fn start_checkpoint(
     sink_identity: String,
     now: DateTime<Utc>,
 ) -> Checkpoint {
-    let positions = resolved
-        .read_partitions()
-        .map(|planned| {
-            let position = CheckpointPosition {
-                next_offset: planned.start_at,
-                position_id: planned.position_id.unwrap_or(id),
-                topic_id: planned.topic_id.clone(),
-            };
-            (planned.topic_partition(), position)
-        })
-        .collect();
     Checkpoint {
         id,
         kind: CheckpointKind::Start,
@@ -468,7 +476,7 @@ pub(crate) fn start_checkpoint(
         phases: CheckpointPhases::default(),
         has_output: false,
         sink_identity,
-        positions,
+        positions: resolved.positions(id),
     }
 }
 
@@ -602,6 +610,7 @@ impl Service {
             valid_until: kept.then_some(plan.valid_until),
             startup_mode: mode_effect(row, has_state),
             next,
+            catch_up_ms: row.spec.limits.time_for(plan.resolved.totals.to_read),
             resolved: plan.resolved,
         }
     }
@@ -752,6 +761,7 @@ mod tests {
             lost: 0,
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
+            kept: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
             stop_at: None,
             stop_reason: None,
@@ -769,7 +779,7 @@ mod tests {
                 set_aside: None,
                 summary: String::new(),
                 partitions: vec![
-                    planned("gone", 0, None, StartReason::NotSubscribedNow),
+                    planned("gone", 0, None, StartReason::Detached),
                     planned("orders", 0, Some(50), StartReason::Checkpoint),
                     planned("orders", 1, Some(0), StartReason::NewSinceCheckpoint),
                     // Had no leader when the plan was made.

@@ -193,7 +193,7 @@ async fn delete(
     let at_rest = match row.state {
         JobState::Stopped | JobState::Finished => row.desired_state == DesiredState::Stopped,
         JobState::Failed => true,
-        JobState::Starting | JobState::Running | JobState::Stopping => false,
+        JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff => false,
     };
     if !at_rest {
         return Err(StoreError::Refused(format!(
@@ -247,6 +247,12 @@ pub(super) async fn prune_deleted_jobs(connection: &mut PgConnection) -> Result<
     sqlx::query!(
         "DELETE FROM checkpoints c USING jobs j
          WHERE j.uid = c.job_uid AND j.deleted_at < now() - interval '30 days'"
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM attempts a USING jobs j
+         WHERE j.uid = a.job_uid AND j.deleted_at < now() - interval '30 days'"
     )
     .execute(&mut *connection)
     .await?;

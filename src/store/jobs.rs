@@ -6,11 +6,14 @@ use sqlx::{PgConnection, types::Json};
 use uuid::Uuid;
 
 use super::{
-    OperationOutcome, Result, Store, bounded_runs,
+    OperationOutcome, Result, Store,
+    attempts::{close_lost, keep_loop},
+    bounded_runs,
     checkpoints::delete_checkpoints,
     events::note,
     leases::{Release, release_lease},
-    operations::finish,
+    operations::{finish, open_start},
+    turns::Turnstile,
     words::{document, read_word, word},
 };
 use crate::{
@@ -20,6 +23,8 @@ use crate::{
         job::JobSpec,
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
+        operation::Operation,
+        restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
     },
@@ -46,6 +51,8 @@ pub struct JobRow {
     pub failure: Option<JobFailure>,
     /// The record that it failed at last, kept over stops and starts: only this one may be stepped over.
     pub failed_record: Option<FailedRecord>,
+    /// The crash loop that it is in, or that it gave up after.
+    pub crash_loop: Option<CrashLoop>,
     /// A start that was asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// The spec of the run; `None` unless a run has begun and not been settled.
@@ -56,6 +63,17 @@ pub struct JobRow {
     pub owner: Option<OwnerRow>,
     /// When it was first put.
     pub created_at: DateTime<Utc>,
+}
+
+impl JobRow {
+    /// When the next run begins, for a job that backs off after a crash.
+    #[must_use]
+    pub fn backs_off_until(&self) -> Option<DateTime<Utc>> {
+        self.crash_loop
+            .as_ref()
+            .filter(|_| self.state == JobState::BackingOff)?
+            .next_attempt_at
+    }
 }
 
 /// The spec under which a job runs.
@@ -130,6 +148,17 @@ pub enum SetMode {
     },
 }
 
+/// What became of calling off a start that was asked for ahead.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CancelStart {
+    /// This one is called off.
+    Cancelled(PendingStart),
+    /// There is none, or another one.
+    NotPending,
+    /// This start or restart is under way, and may use it.
+    Busy(Box<Operation>),
+}
+
 impl Store {
     /// The job of this name.
     ///
@@ -178,9 +207,13 @@ impl Store {
     ) -> Result<PutSpec> {
         let (name, spec, precondition, by) =
             (name.clone(), spec.clone(), *precondition, by.to_owned());
-        self.in_transaction(format!("put the spec of job {name}"), move |connection| {
-            Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
-        })
+        self.in_turn(
+            format!("put the spec of job {name}"),
+            Turnstile::Specs,
+            move |connection| {
+                Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
+            },
+        )
         .await
     }
 
@@ -196,8 +229,9 @@ impl Store {
         by: &str,
     ) -> Result<SetMode> {
         let (mode, by) = (mode.clone(), by.to_owned());
-        self.in_transaction(
+        self.in_turn(
             format!("set the startup mode of job {job}"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -231,8 +265,9 @@ impl Store {
         pending: &PendingStart,
     ) -> Result<Option<PendingStart>> {
         let pending = pending.clone();
-        self.in_transaction(
+        self.in_turn(
             format!("keep a start of job {job} for later"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -255,6 +290,47 @@ impl Store {
                     )
                     .await?;
                     Ok(discarded)
+                })
+            },
+        )
+        .await
+    }
+
+    /// Calls off the start that was asked for ahead, whichever it is, or only the one of this id. Not while a start is under
+    /// way, which may have read it already.
+    ///
+    /// # Errors
+    /// `NoSuchJob`; see [`StoreError`].
+    pub async fn cancel_pending_start(
+        &self,
+        job: JobUid,
+        only: Option<&str>,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<CancelStart> {
+        let (only, by) = (only.map(str::to_owned), by.to_owned());
+        let reason = reason.map(str::to_owned);
+        self.in_turn(
+            format!("call off the start of job {job} that was asked for ahead"),
+            Turnstile::Job(job),
+            move |connection| {
+                Box::pin(async move {
+                    let row = lock(connection, job).await?;
+                    let is_meant = |pending: &PendingStart| {
+                        only.as_ref().is_none_or(|only| *only == pending.id)
+                    };
+                    let Some(pending) = row.pending_start.filter(is_meant) else {
+                        return Ok(CancelStart::NotPending);
+                    };
+                    if let Some(start) = open_start(connection, job).await? {
+                        return Ok(CancelStart::Busy(Box::new(start)));
+                    }
+                    sqlx::query!("UPDATE jobs SET pending_start = NULL WHERE uid = $1", job.0,)
+                        .execute(&mut *connection)
+                        .await?;
+                    let details = json!({"cancelled": &pending, "reason": reason});
+                    note(connection, Some(job), "next-start-cancelled", &by, &details).await?;
+                    Ok(CancelStart::Cancelled(pending))
                 })
             },
         )
@@ -305,9 +381,11 @@ impl Store {
             event: match state {
                 JobState::Failed => "job-failed",
                 JobState::Finished => "job-finished",
-                JobState::Stopped | JobState::Starting | JobState::Running | JobState::Stopping => {
-                    "job-stopped"
-                }
+                JobState::Stopped
+                | JobState::Starting
+                | JobState::Running
+                | JobState::Stopping
+                | JobState::BackingOff => "job-stopped",
             },
             deletes_checkpoints: false,
         };
@@ -396,6 +474,11 @@ async fn settle(
     forget_run(connection, lease.job).await?;
     if settlement.deletes_checkpoints {
         delete_checkpoints(connection, lease.job).await?;
+    }
+    // What is open still was not ended by whoever ran it.
+    close_lost(connection, lease.job).await?;
+    if settlement.desired == Some(DesiredState::Stopped) {
+        keep_loop(connection, lease.job, None).await?;
     }
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
@@ -637,7 +720,8 @@ async fn select(
     let rows = sqlx::query!(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
                   j.failure AS "failure: Json<JobFailure>",
-                  j.failed_record AS "failed_record: Json<FailedRecord>", j.pending_start AS "pending_start: Json<PendingStart>",
+                  j.failed_record AS "failed_record: Json<FailedRecord>", j.crash_loop AS "crash_loop: Json<CrashLoop>",
+                  j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
            FROM jobs j JOIN job_leases l ON l.job_uid = j.uid LEFT JOIN instances i ON i.incarnation = l.owner
@@ -661,6 +745,7 @@ async fn select(
                 state_since: row.state_since,
                 failure: row.failure.map(|failure| failure.0),
                 failed_record: row.failed_record.map(|record| record.0),
+                crash_loop: row.crash_loop.map(|crash_loop| crash_loop.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {
                     generation,

@@ -203,6 +203,17 @@ try {
     return `${table.length} rulers`;
   });
 
+  await check('the attempts are those of the API', () =>
+    eventually(async () => {
+      const before = await api(`/jobs/${encodeURIComponent(job)}/attempts`);
+      const rows = await page.locator('.attempts tbody tr').evaluateAll((all) =>
+        all.map((one) => [...one.querySelectorAll('[data-field]')].map((cell) => cell.textContent)),
+      );
+      const wanted = before.items.map(({ attempt, kind, outcome }) => [String(attempt), kind.replaceAll('-', ' '), (outcome ?? '').replaceAll('-', ' ')]);
+      if (JSON.stringify(rows) !== JSON.stringify(wanted)) return { complaint: `page has ${JSON.stringify(rows)}, API ${JSON.stringify(wanted)}` };
+      return { note: `${rows.length} attempts` };
+    }));
+
   await check('summary and next steps are those of the API', () =>
     eventually(async () => {
       const before = await api(`/jobs/${encodeURIComponent(job)}`);

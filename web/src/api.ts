@@ -93,6 +93,41 @@ export interface Failure {
   record?: FailedRecord | null;
 }
 
+/** Crashes that follow each other: which restart it is, when the next one comes, and what the first and newest ended with. */
+export interface CrashLoop {
+  restart: number;
+  of?: number | null;
+  next_attempt_at?: string | null;
+  first_cause?: Failure | null;
+  last_cause?: Failure | null;
+}
+
+/** How fast a job may go; `null` where there is no limit. */
+export interface Limits {
+  records_per_s?: number | null;
+  bytes_per_s?: number | null;
+  throttled?: boolean | null;
+}
+
+/** One run of a job; `ended_at` and `outcome` are `null` while it runs. */
+export interface Attempt {
+  attempt: number;
+  kind: string;
+  started_at: string;
+  ended_at: string | null;
+  outcome: string | null;
+  cause?: Failure | null;
+  first_of_loop?: boolean;
+  records?: number | null;
+  instance?: string;
+  epoch?: number | null;
+}
+
+export interface AttemptPage {
+  items: Attempt[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -103,8 +138,20 @@ export interface JobView extends JobItem {
   pending_fields?: string[];
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
+  discovery?: Discovery | null;
+  crash_loop?: CrashLoop | null;
+  limits?: Limits | null;
   warnings?: Reason[];
   bounded?: Bounded | null;
+}
+
+/** How a running job looks for new partitions. */
+export interface Discovery {
+  looked_at?: string | null;
+  topics?: number | null;
+  discovered: number;
+  failures: number;
+  last_error?: string | null;
 }
 
 /** Where a group of numbers came from: `status`, how old it is, and why it is missing. */
@@ -136,6 +183,8 @@ export interface PartitionOffsets {
   readable_end: number | null;
   stop_offset?: number | null;
   position: number | null;
+  start_reason?: string | null;
+  position_id?: number | null;
   checkpointed: number | null;
   group_committed: number | null;
   lag: { position: number | null; checkpoint: number | null; group: number | null };
@@ -200,6 +249,7 @@ const MAX_PAGES = 40;
 export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
+  attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

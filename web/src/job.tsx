@@ -2,7 +2,8 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import { get, paths, type Bounded, type JobView, type OffsetsView, type Reason, type StartupMode } from './api';
+import { Attempts } from './attempts';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Reason, type StartupMode } from './api';
 import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
@@ -14,6 +15,7 @@ import { usePoll } from './use-poll';
 export function JobPage({ job }: { job: string }) {
   const view = usePoll(`job ${job}`, (signal) => get<JobView>(paths.job(job), signal));
   const offsets = usePoll(`offsets ${job}`, (signal) => get<OffsetsView>(paths.offsets(job), signal));
+  const attempts = usePoll(`attempts ${job}`, (signal) => get<AttemptPage>(paths.attempts(job), signal));
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     if (hasMoved()) heading.current?.focus({ preventScroll: true });
@@ -40,10 +42,12 @@ export function JobPage({ job }: { job: string }) {
       {!gone && offsets.body === null && offsets.fault !== null && (
         <Trouble fault={offsets.fault} path={paths.offsets(job)} />
       )}
+      {!gone && attempts.body !== null && <Attempts page={attempts.body} />}
       {!gone && (
         <div class="curls">
           <AsCurl path={paths.job(job)} what="This job" />
           <AsCurl path={paths.offsets(job)} what="Its offsets" />
+          <AsCurl path={paths.attempts(job)} what="Its attempts" />
         </div>
       )}
     </Frame>
@@ -135,11 +139,18 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {view.bounded !== null && view.bounded !== undefined && (
           <Fact name="bounded"><BoundedRun run={view.bounded} /></Fact>
         )}
+        {view.discovery !== null && view.discovery !== undefined && (
+          <Fact name="partition discovery"><Looks discovery={view.discovery} /></Fact>
+        )}
         {unknown !== undefined && (
           <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
         )}
         {view.since !== null && view.since !== undefined && <Fact name={`${view.state} since`}>{utc(view.since) ?? view.since}</Fact>}
         {view.desired_state !== undefined && view.desired_state !== view.state && <Fact name="desired state">{view.desired_state}</Fact>}
+        {view.crash_loop !== null && view.crash_loop !== undefined && (
+          <Fact name="crash loop"><Crashes crashes={view.crash_loop} /></Fact>
+        )}
+        {view.limits !== null && view.limits !== undefined && <Held limits={view.limits} />}
         {view.restart_required === true && (
           <Fact name="restart required">
             <Word tone="warn">{pending.length === 0 ? 'the spec has changed' : pending.join(', ')}</Word>
@@ -147,6 +158,45 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         )}
       </dl>
     </section>
+  );
+}
+
+function Looks({ discovery }: { discovery: Discovery }) {
+  const seen = discovery.topics ?? null;
+  return (
+    <>
+      {discovery.failures > 0
+        ? <Word tone="warn">{count(discovery.failures, 'look')} failed</Word>
+        : <span>{seen === null ? 'no look yet' : count(seen, 'topic')}</span>}
+      {discovery.discovered > 0 && <span> · {count(discovery.discovered, 'partition')} found since the start</span>}
+      {(discovery.last_error ?? '') !== '' && <div>{discovery.last_error}</div>}
+      {(discovery.looked_at ?? '') !== '' && <div class="muted">last look {utc(discovery.looked_at) ?? discovery.looked_at}</div>}
+    </>
+  );
+}
+
+function Crashes({ crashes }: { crashes: CrashLoop }) {
+  const next = utc(crashes.next_attempt_at);
+  return (
+    <>
+      <Word tone="warn">restart {crashes.restart}{(crashes.of ?? null) !== null && <> of {crashes.of}</>}</Word>
+      {next !== null && <div>next attempt at <span class="whole">{next}</span></div>}
+      <div class="muted">first cause: {crashes.first_cause?.summary ?? 'unknown'}</div>
+      {crashes.restart > 1 && <div class="muted">last cause: {crashes.last_cause?.summary ?? 'unknown'}</div>}
+    </>
+  );
+}
+
+function Held({ limits }: { limits: Limits }) {
+  const records = limits.records_per_s ?? null;
+  const bytes = limits.bytes_per_s ?? null;
+  if (records === null && bytes === null) return null;
+  return (
+    <Fact name="limits">
+      {records !== null && <div><Num value={records} /> records/s</div>}
+      {bytes !== null && <div><Num value={bytes} /> bytes/s</div>}
+      {limits.throttled === true && <Word tone="warn">throttled</Word>}
+    </Fact>
   );
 }
 

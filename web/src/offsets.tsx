@@ -127,6 +127,9 @@ function Row({ row, decades, rulers }: { row: PartitionOffsets; decades: number;
         <td role="cell" class="r sep" data-label="group behind checkpoint"><Divergence row={row} /></td>
         <td role="cell" class="flags" data-label="flags">
           {flags.length === 0 ? <span class="muted">none</span> : flags.map((flag) => <Word key={flag} tone={toneOfFlag(flag)}>{label(flag)}</Word>)}
+          {(row.start_reason ?? '') !== '' && (
+            <div class="muted leader" data-field="start_reason" title={row.position_id ? `decided by checkpoint ${row.position_id}` : ''}>began: {label(row.start_reason ?? '')}</div>
+          )}
         </td>
       </tr>
       {rulers && (

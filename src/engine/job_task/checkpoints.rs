@@ -1,6 +1,10 @@
 //! Checkpoints and commits: what the coordinator decides is carried out here.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -48,6 +52,9 @@ pub(super) struct Attempt {
     pub(super) prepared: Vec<Prepared>,
     /// What was sent to the store.
     pub(super) checkpoint: Option<Checkpoint>,
+    /// Partitions whose positions were decided when the barrier was sent. Later decisions are for the next one: their
+    /// subtasks may have answered before they left the partition.
+    pub(super) decided: BTreeSet<TopicPartition>,
     /// The write that sent it.
     pub(super) store_write: Option<u64>,
 }
@@ -136,6 +143,7 @@ impl JobTask {
             kind,
             started_at: self.run.clock.now(),
             prepared: Vec::new(),
+            decided: self.pending.resolved().keys().cloned().collect(),
             checkpoint: None,
             store_write: None,
         });
@@ -163,16 +171,28 @@ impl JobTask {
                 .iter()
                 .find_map(|prepared| prepared.positions.get(partition));
             let decided = self.pending.resolved().get(partition);
+            let decided = decided.filter(|_| attempt.decided.contains(partition));
             if let Some(decided) = decided {
                 // This checkpoint is the one that decides the position, whatever a subtask knows of a parked partition.
-                state.position_id = id;
+                state.position_id = decided.position_id.unwrap_or(id);
                 state.topic_id.clone_from(&decided.topic_id);
+                state.reason = decided.reason.or(state.reason);
             }
+            // One that goes on where it stood: a batch of it may have been under way when it was left.
+            let moves = decided.filter(|decided| decided.position_id.is_none());
             // A partition that a subtask does not have yet keeps what is stored of it.
-            let next_offset = decided
+            let next_offset = moves
                 .map(|decided| decided.offset)
                 .or_else(|| snapshot.copied())
+                .or_else(|| decided.map(|decided| decided.offset))
                 .or_else(|| self.last_offsets.get(partition).copied());
+            if let (Some(_), Some(offset)) = (decided, next_offset) {
+                self.pending.send(partition, offset, id);
+            }
+            if next_offset.is_none() && !state.by_mode {
+                // Nothing is known of it, and the next start finds it as new as it is.
+                continue;
+            }
             let (position_id, topic_id) = (state.position_id, state.topic_id.clone());
             positions.insert(
                 partition.clone(),
@@ -183,6 +203,7 @@ impl JobTask {
                 },
             );
         }
+        positions.extend(self.kept.clone());
         if skips_a_record && attempt.kind == CheckpointKind::Periodic {
             attempt.kind = CheckpointKind::Skip;
         }
@@ -252,6 +273,9 @@ impl JobTask {
         self.output_before = false;
         self.confirmed = Instant::now();
         self.last_offsets = checkpoint.offsets();
+        // What is kept of partitions that the spec does not read never moves, and the group does not hear of it.
+        self.last_offsets
+            .retain(|partition, _| self.partitions.contains_key(partition));
         let commits = self.commits_to_group();
         let group_commit = if commits {
             GroupCommit::PENDING
@@ -266,7 +290,7 @@ impl JobTask {
             group_commit: group_commit.clone(),
             phases: checkpoint.phases,
         };
-        for (partition, offset) in self.pending.stored(&self.last_offsets) {
+        for (partition, offset) in self.pending.stored(id) {
             self.assign(partition, offset);
         }
         self.answer_skips(id);
@@ -308,6 +332,7 @@ impl JobTask {
         state.live = Some(Arc::clone(&live));
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
+        self.replaced.remove(&partition);
         if self.parked.contains_key(&partition) {
             Arc::make_mut(&mut self.parked).remove(&partition);
         }
@@ -371,6 +396,9 @@ impl JobTask {
         &mut self,
         note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
+        if self.is_fenced() {
+            return;
+        }
         if self.open_notes >= OPEN_NOTES {
             tracing::debug!("the store is away: a note for the history is left out");
             return;
@@ -427,6 +455,10 @@ impl JobTask {
     pub(super) fn offer_commit(&mut self, id: CheckpointId, offsets: PartitionOffsets) {
         if !self.commits_to_group() {
             return;
+        }
+        let offsets = self.committable(offsets);
+        if offsets.is_empty() {
+            return self.commit_is_settled(id, &GroupCommit::OFF, None);
         }
         let offered = self.commits.offer(PendingCommit { id, offsets });
         if let Some(displaced) = offered.displaced {

@@ -13,8 +13,6 @@ use super::JobTask;
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommitStatus},
     code::Code,
-    offset::{Offset, PartitionOffsets},
-    topic::TopicPartition,
     views::CheckpointReport,
 };
 
@@ -39,9 +37,10 @@ impl JobTask {
 
     fn has_come_to_its_ends(&self) -> bool {
         self.run.ends.as_ref().is_some_and(|ends| {
-            self.partitions.iter().all(|(partition, state)| {
-                let position = state.live.as_ref().and_then(|live| live.get());
-                is_at_its_end(ends, partition, position)
+            ends.iter().all(|(partition, end)| {
+                let state = self.partitions.get(partition);
+                let live = state.and_then(|state| state.live.as_ref());
+                live.and_then(|live| live.get()) >= Some(*end)
             })
         })
     }
@@ -49,9 +48,8 @@ impl JobTask {
     /// Whether the newest completed checkpoint has every partition at its end: then the run is finished, whoever ended it.
     pub(super) fn is_finished(&self) -> bool {
         self.run.ends.as_ref().is_some_and(|ends| {
-            self.partitions.keys().all(|partition| {
-                is_at_its_end(ends, partition, self.last_offsets.get(partition).copied())
-            })
+            ends.iter()
+                .all(|(partition, end)| self.last_offsets.get(partition) >= Some(end))
         })
     }
 
@@ -97,14 +95,4 @@ impl JobTask {
         }
         true
     }
-}
-
-fn is_at_its_end(
-    ends: &PartitionOffsets,
-    partition: &TopicPartition,
-    position: Option<Offset>,
-) -> bool {
-    ends.get(partition)
-        .zip(position)
-        .is_some_and(|(end, position)| position >= *end)
 }

@@ -6,6 +6,7 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod discovery;
 mod ending;
 mod observation;
 mod parking;
@@ -25,13 +26,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
     consumer_thread::{self, Reachability, Request},
+    discovery::Discovery,
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    parked::{Decided, SkipWaiter},
-    pending_positions::PendingPositions,
-    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    parked::SkipWaiter,
+    pending_positions::{LookedUp, PendingPositions},
+    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
+    rate_limit::RateLimit,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -39,15 +42,17 @@ use super::{
 };
 use crate::model::{
     checkpoint::{
-        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
-        GroupCommit, GroupCommitStatus,
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
+        FailedCheckpoint, GroupCommit, GroupCommitStatus,
     },
     code::Code,
     ids::CheckpointId,
-    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    job_status::{
+        CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus, LivePartition, Waiting,
+    },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::SinkPosition,
+    resolver::{Blocker, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -56,6 +61,8 @@ use crate::model::{
 
 /// How often the status is made anew.
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
+/// Changes of partitions that appear in a run which wait for a subtask; it takes them between two batches.
+const NEW_PARTITIONS: usize = 10_000;
 /// How long subtasks may take to end after they were cancelled.
 const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
 /// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
@@ -84,6 +91,10 @@ struct Partition {
     subtask: u32,
     position_id: CheckpointId,
     topic_id: Option<TopicId>,
+    /// Why it began where it did.
+    reason: Option<StartReason>,
+    /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
+    by_mode: bool,
     live: Option<Arc<LivePosition>>,
 }
 
@@ -130,7 +141,8 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
+    LookedUp(Result<LookedUp, KafkaError>),
+    Discovered(Result<Vec<TopicDescription>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -138,10 +150,20 @@ pub(super) struct JobTask {
     threads: Threads,
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
+    limit: Arc<RateLimit>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
+    /// What the checkpoints keep of partitions that the spec does not read.
+    kept: BTreeMap<TopicPartition, CheckpointPosition>,
+    discovery: Discovery,
+    /// When the last look at the topics was answered.
+    looked_at: Option<DateTime<Utc>>,
+    /// Partitions that appeared in this run.
+    discovered: u64,
+    /// The topics that took the names of others, by partition, until their own positions are decided.
+    replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     /// Those who asked to leave out a record, until the position behind it is stored.
@@ -164,6 +186,12 @@ pub(super) struct JobTask {
     thinned: Instant,
     looked_up: Instant,
     looking_up: bool,
+    /// Whether a partition waits for its first look-up.
+    look_up_now: bool,
+    /// Partitions that the last look-up had no answer for.
+    leaderless: Vec<TopicPartition>,
+    /// What stood against positions in the last look-up.
+    against: Vec<Blocker>,
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
@@ -180,7 +208,9 @@ impl JobTask {
     /// The status before the first event.
     pub(super) fn first_status(run: &JobRun) -> JobStatus {
         let now = run.clock.now();
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let read = run.start.positions.iter();
+        let read = read.filter(|(partition, _)| !run.is_detached(partition));
+        let partitions = read.map(|(partition, position)| {
             let subtask = owner(&partition.topic, partition.partition, run.spec.parallelism);
             (
                 partition.clone(),
@@ -191,6 +221,7 @@ impl JobTask {
                         .ends
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
+                    reason: run.reasons.get(partition).copied(),
                 },
             )
         });
@@ -203,12 +234,16 @@ impl JobTask {
             records: 0,
             bytes: 0,
             redelivered: 0,
+            limits: run.spec.limits,
+            throttled: false,
+            throttled_for: Duration::ZERO,
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
         }
     }
@@ -255,27 +290,46 @@ impl JobTask {
             run.start.id.next(),
             now,
         );
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let (kept, read): (BTreeMap<_, _>, BTreeMap<_, _>) = run
+            .start
+            .positions
+            .clone()
+            .into_iter()
+            .partition(|(partition, _)| run.is_detached(partition));
+        let partitions = read.into_iter().map(|(partition, position)| {
             let state = Partition {
                 subtask: owner(&partition.topic, partition.partition, subtasks),
                 position_id: position.position_id,
-                topic_id: position.topic_id.clone(),
+                topic_id: position.topic_id,
+                reason: run.reasons.get(&partition).copied(),
+                by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
             };
-            (partition.clone(), state)
+            (partition, state)
         });
         let partitions: BTreeMap<TopicPartition, Partition> = partitions.collect();
         let unresolved = partitions.iter().filter(|(_, state)| state.live.is_none());
+        let mut last_offsets = run.start.offsets();
+        last_offsets.retain(|partition, _| partitions.contains_key(partition));
         Self {
+            kept,
+            discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
+            looked_at: None,
+            discovered: 0,
+            replaced: BTreeMap::new(),
+            look_up_now: false,
+            leaderless: Vec::new(),
+            against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
+            limit: Arc::new(RateLimit::new(run.spec.limits)),
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::default(),
+            parked: Arc::new(discovery::gone_at_start(&run)),
             skips: Vec::new(),
             partitions,
             committer: None,
@@ -286,7 +340,7 @@ impl JobTask {
             queued_waiters: Vec::new(),
             awaiting_commit: BTreeMap::new(),
             last: start_summary(&run.start),
-            last_offsets: run.start.offsets(),
+            last_offsets,
             last_failed: None,
             consecutive_failures: 0,
             output_before: false,
@@ -345,6 +399,9 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
+            if self.parked.contains_key(partition) {
+                continue;
+            }
             fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
@@ -353,6 +410,7 @@ impl JobTask {
             };
             begin.push((partition.clone(), for_sink));
         }
+        begin.extend(self.positions_for_the_sink(subtask));
         let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
@@ -370,12 +428,13 @@ impl JobTask {
         })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition to come, to be parked and to come again.
+        // There is room for every partition to come, to be parked and to come again, and for those that appear.
         let of_subtask = self
             .partitions
             .values()
             .filter(|state| state.subtask == subtask);
-        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + 1);
+        let (partitions, partition_receiver) =
+            mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
         let task = SubtaskTask {
             subtask,
             batches,
@@ -391,6 +450,8 @@ impl JobTask {
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
+            limit: Arc::clone(&self.limit),
+            held: None,
             has_output: false,
         };
         self.tasks
@@ -417,7 +478,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if matches!(self.end, Some(JobEnd::Failed(JobError::Fenced))) {
+        if self.is_fenced() {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -491,7 +552,7 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Discovered(_)) | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -534,9 +595,14 @@ impl JobTask {
         }
     }
 
+    /// Whether the run has ended because its lease is lost: the history is another owner's then.
+    fn is_fenced(&self) -> bool {
+        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
+    }
+
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
             return;
         }
         let (id, phases, outcome) = (
@@ -624,6 +690,8 @@ impl JobTask {
                 timeout,
                 refused,
             }) => self.on_stop(checkpoint, timeout, refused),
+            Some(Command::SetDiscovery(discovery)) => self.set_discovery(discovery),
+            Some(Command::LookAtTopics) => self.discovery.hurry(Instant::now()),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
@@ -633,6 +701,11 @@ impl JobTask {
                 at,
                 reply,
             }) => self.on_skip(partition, at, reply),
+            Some(Command::SetLimits(limits)) => {
+                self.run.spec.limits = limits;
+                self.limit.change(limits);
+                self.publish();
+            }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -888,6 +961,7 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::JobTask;
 use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent,
-        error::JobError,
+        error::{ConsumerError, JobError},
         parked::{Decided, SkipOutcome, SkipWaiter},
         subtask::PartitionChange,
     },
@@ -21,7 +21,17 @@ use crate::{
 impl JobTask {
     /// A subtask has parked a partition of its own accord.
     pub(super) fn on_parked(&mut self, partition: &TopicPartition, at: Offset, cause: JobError) {
-        if self.run.spec.errors.block == Block::Job {
+        if matches!(cause, JobError::Consumer(_)) {
+            // Whether the topic is gone, or another one has its name, the next look tells.
+            self.discovery.hurry(Instant::now());
+        }
+        let may_pass = matches!(
+            cause,
+            JobError::Consumer(ConsumerError::TopicUnknown { .. })
+        );
+        if may_pass {
+            tracing::debug!(%partition, "the brokers do not know it");
+        } else if self.run.spec.errors.block == Block::Job {
             return self.on_blocked(cause);
         }
         let failure = cause.failure(self.run.clock.now());
@@ -30,7 +40,6 @@ impl JobTask {
 
     /// Parks a partition for something that was noticed here. Its subtask reads no further; a batch that it has taken is
     /// still written.
-    #[expect(dead_code, reason = "the watch over topics parks by this")]
     pub(super) fn park(&mut self, partition: &TopicPartition, failure: JobFailure) {
         if self.parked.contains_key(partition) {
             return;
@@ -86,6 +95,8 @@ impl JobTask {
         let decided = Decided {
             offset: next,
             topic_id: state.topic_id.clone(),
+            reason: None,
+            position_id: None,
         };
         self.skips.push(SkipWaiter {
             partition: partition.clone(),

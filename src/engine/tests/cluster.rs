@@ -19,7 +19,7 @@ use crate::{
         },
     },
     model::{
-        Code, Offset, TopicPartition,
+        Code, Offset, TopicId, TopicPartition,
         job::Isolation,
         offset::PartitionOffsets,
         record::{BatchRun, ConsumerRecord, RecordBatch, RecordSource},
@@ -76,6 +76,9 @@ struct State {
     assigned: BTreeMap<TopicPartition, (u32, Offset)>,
     taken: usize,
     bounds: BTreeMap<TopicPartition, LogBounds>,
+    /// Id and number of partitions of the one topic, if there is one; what a question about topics fails with otherwise.
+    topic: Result<Option<(&'static str, i32)>, KafkaError>,
+    looks: usize,
     commits: Commits,
     committed: Vec<(PartitionOffsets, String)>,
     commits_begun: usize,
@@ -100,6 +103,8 @@ impl Cluster {
                 assigned: BTreeMap::new(),
                 taken: 0,
                 bounds: BTreeMap::new(),
+                topic: Ok(None),
+                looks: 0,
                 commits: Commits::Confirmed,
                 committed: Vec::new(),
                 commits_begun: 0,
@@ -149,6 +154,21 @@ impl Cluster {
             latest: super::offset(latest),
         };
         self.change(|state| state.bounds.insert(partition(number), bounds));
+    }
+
+    /// The topic has this id and as many partitions from now on; `None`: there is no such topic.
+    pub(super) fn topic(&self, topic: Option<(&'static str, i32)>) {
+        self.change(|state| state.topic = Ok(topic));
+    }
+
+    /// Questions about topics fail from now on.
+    pub(super) fn topics_fail(&self) {
+        self.change(|state| state.topic = Err(away("describe topics")));
+    }
+
+    /// Questions about topics until now.
+    pub(super) fn looks(&self) -> usize {
+        self.state.lock().unwrap().looks
     }
 
     pub(super) fn set_commits(&self, commits: Commits) {
@@ -386,9 +406,24 @@ impl KafkaCluster for Cluster {
 
     async fn describe_topics(
         &self,
-        _topics: &[String],
+        topics: &[String],
     ) -> Result<Vec<TopicDescription>, KafkaError> {
-        Ok(Vec::new())
+        let topic = self.change(|state| {
+            state.looks += 1;
+            state.topic.clone()
+        })?;
+        let described = topics.iter().map(|name| TopicDescription {
+            name: name.clone(),
+            id: topic.map(|(id, _)| TopicId(id.into())),
+            partitions: topic.map(|(_, count)| (0..count).map(|one| (one, Some(1))).collect()),
+            internal: false,
+        });
+        Ok(described.collect())
+    }
+
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        let topic = self.change(|state| state.topic.clone())?;
+        Ok(topic.map(|_| "orders".to_owned()).into_iter().collect())
     }
 
     async fn log_bounds(

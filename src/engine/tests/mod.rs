@@ -7,7 +7,9 @@
 mod bounded;
 mod checkpoints;
 mod cluster;
+mod discovery;
 mod failures;
+mod limits;
 mod parking;
 mod records;
 mod sink;
@@ -33,12 +35,15 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, PartitionOffsets, TopicPartition,
+    Offset, PartitionOffsets, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format, OnCancel},
+    job::{CheckpointSpec, CommitToGroup, Format, OnCancel, SourceSpec},
     job_status::JobStatus,
+    limits::LimitsSpec,
+    resolver::StartReason,
     start::StopCheckpoint,
+    subtask::owner,
     views::CheckpointReport,
 };
 use cluster::Cluster;
@@ -101,6 +106,12 @@ struct Setup {
     commits: bool,
     /// Where a bounded run ends.
     ends: Option<PartitionOffsets>,
+    /// The id of the topic that the positions belong to.
+    topic_id: Option<&'static str>,
+    /// Partitions that the start only keeps.
+    reasons: BTreeMap<i32, StartReason>,
+    source: fn(&mut SourceSpec),
+    limits: LimitsSpec,
 }
 
 impl Default for Setup {
@@ -111,6 +122,10 @@ impl Default for Setup {
             checkpoint: timing(NEVER, NEVER),
             commits: true,
             ends: None,
+            topic_id: None,
+            reasons: BTreeMap::new(),
+            source: |_| {},
+            limits: LimitsSpec::default(),
         }
     }
 }
@@ -171,6 +186,8 @@ impl World {
         spec.errors.block = block;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
+        (setup.source)(&mut spec.source);
+        spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
@@ -182,7 +199,7 @@ impl World {
             let position = CheckpointPosition {
                 next_offset: position.map(offset),
                 position_id: CheckpointId(1),
-                topic_id: None,
+                topic_id: setup.topic_id.map(|id| TopicId(id.into())),
             };
             (partition(*number), position)
         });
@@ -205,6 +222,11 @@ impl World {
             lease,
             start,
             ends: setup.ends,
+            reasons: setup
+                .reasons
+                .into_iter()
+                .map(|(number, reason)| (partition(number), reason))
+                .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             store: Arc::clone(&self.store) as _,

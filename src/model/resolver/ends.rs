@@ -135,10 +135,15 @@ impl Resolution<'_> {
             return Some((kept.stop_offset, StopReason::RunGoesOn));
         }
         if self.is_no_part_of_the_run(partition) {
-            // Where the beginning is open, a blocker stands against the start already.
-            let begins_at = planned.start_at?;
-            self.left_out.push(partition.clone());
-            return Some((begins_at, StopReason::NotPartOfTheRun));
+            if planned.start_at.is_some() {
+                self.left_out.push(partition.clone());
+            }
+            return self.known(
+                partition,
+                planned.start_at,
+                StopReason::NotPartOfTheRun,
+                "it appeared after the bounded run had begun, and where it begins is not known yet",
+            );
         }
         match self.ends.stop_at {
             StopAt::Latest => self.readable_end(partition, planned, StopReason::StopLatest),

@@ -225,6 +225,15 @@ fn warnings(
             ),
         });
     }
+    if !resolution.absent.is_empty() {
+        let names = blockers::list(&resolution.absent);
+        warnings.push(Warning {
+            code: Code::PartitionGone,
+            summary: format!(
+                "{names}: the topic does not exist now; the positions are kept, and reading goes on where it comes back"
+            ),
+        });
+    }
     if !resolution.gone.is_empty() {
         let names = blockers::list(&resolution.gone);
         warnings.push(Warning {

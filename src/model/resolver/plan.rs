@@ -1,11 +1,14 @@
 //! The decision as it is shown, stored and carried out.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ProgressFacts, SinkFacts, SinkPosition};
 use crate::model::{
+    checkpoint::CheckpointPosition,
     code::Code,
     ids::CheckpointId,
     offset::Offset,
@@ -47,9 +50,10 @@ pub enum StartReason {
     BeyondLatest,
     /// The topic has another id than the checkpoint says: the policy decided, or blocks.
     TopicRecreated,
-    /// The checkpoint holds it, the spec no longer reads it.
-    NotSubscribedNow,
-    /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it.
+    /// The checkpoint holds it, the spec no longer reads it: its position is kept for the day on which it does again.
+    Detached,
+    /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it. Its position is
+    /// kept unless the topic was created again without it.
     PartitionGone,
     /// It has no leader; its position is decided by the startup mode, and stored, before its first fetch.
     NoLeader,
@@ -103,6 +107,9 @@ pub struct PlannedPartition {
     /// Where the sink stands, by its own word; `null` where it keeps no progress or none of this partition that counts.
     #[serde(default)]
     pub sink: Option<SinkPosition>,
+    /// The position that stays stored of a partition that is not read now; `null` for one that is read, or was never read.
+    #[serde(default)]
+    pub kept: Option<Offset>,
     /// The checkpoint that decided this position, if it is not this start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_id: Option<CheckpointId>,
@@ -121,13 +128,13 @@ impl PlannedPartition {
         TopicPartition::new(self.topic.as_str(), self.partition)
     }
 
-    /// Whether the start reads it. The others are only shown, so that nobody misses them: they are neither assigned nor
-    /// part of the next checkpoint.
+    /// Whether the start reads it. The others are only shown, so that nobody misses them: they are not assigned, and of
+    /// them the next checkpoint has what is [kept](Self::kept).
     #[must_use]
     pub fn is_read(&self) -> bool {
         !matches!(
             self.reason,
-            StartReason::NotSubscribedNow | StartReason::PartitionGone
+            StartReason::Detached | StartReason::PartitionGone
         )
     }
 }
@@ -267,7 +274,23 @@ impl ResolvedStart {
         self.set_aside.is_some()
     }
 
-    /// The partitions that the start assigns and stores.
+    /// The positions that the checkpoint of this start holds: of the partitions that are read, and what is kept of others.
+    #[must_use]
+    pub fn positions(&self, id: CheckpointId) -> BTreeMap<TopicPartition, CheckpointPosition> {
+        let stored = |planned: &&PlannedPartition| planned.is_read() || planned.kept.is_some();
+        let position = |planned: &PlannedPartition| CheckpointPosition {
+            next_offset: planned.start_at.or(planned.kept),
+            position_id: planned.position_id.unwrap_or(id),
+            topic_id: planned.topic_id.clone(),
+        };
+        self.partitions
+            .iter()
+            .filter(stored)
+            .map(|planned| (planned.topic_partition(), position(planned)))
+            .collect()
+    }
+
+    /// The partitions that the start assigns.
     pub fn read_partitions(&self) -> impl Iterator<Item = &PlannedPartition> {
         self.partitions.iter().filter(|planned| planned.is_read())
     }

@@ -10,7 +10,8 @@ use crate::model::{
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
     job_state::{DesiredState, JobState},
-    job_status::{CommitCounters, JobFailure, Waiting},
+    job_status::{CommitCounters, DiscoveryStatus, JobFailure, Waiting},
+    limits::LimitsSpec,
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
@@ -78,6 +79,35 @@ pub struct Owner {
     pub instance: String,
     /// The lease's fencing number.
     pub epoch: LeaseEpoch,
+}
+
+/// Crashes that follow each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CrashLoopView {
+    /// Which restart of the loop it is: the one that is waited for, or that began the run.
+    pub restart: u32,
+    /// How many the strategy allows; `null` if it does not count them.
+    pub of: Option<u32>,
+    /// The strategy that decides.
+    pub strategy: &'static str,
+    /// When the next run begins; `null` unless the job is `backing-off`.
+    pub next_attempt_at: Option<DateTime<Utc>>,
+    /// What the loop began with.
+    pub first_cause: JobFailure,
+    /// What the newest run ended with.
+    pub last_cause: JobFailure,
+}
+
+/// How fast a job may go, and whether that holds it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LimitsView {
+    /// The limits.
+    #[serde(flatten)]
+    pub limits: LimitsSpec,
+    /// Whether there are records now that the limits hold back; `null` when it does not run.
+    pub throttled: Option<bool>,
+    /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
+    pub throttled_ms: Option<i64>,
 }
 
 /// Lines to copy for the things one does to a job.
@@ -166,6 +196,10 @@ pub struct JobView {
     pub owner: Option<Owner>,
     /// What it waits for.
     pub waiting: Vec<Waiting>,
+    /// The crashes that the job was started again after, until a run has lasted; `null` if there are none.
+    pub crash_loop: Option<CrashLoopView>,
+    /// How fast it may go.
+    pub limits: LimitsView,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
     /// Records given to the sink in this run; `null` when it does not run.
@@ -174,6 +208,8 @@ pub struct JobView {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `null` when it does not run.
     pub redelivered: Option<u64>,
+    /// How it looks for new partitions; `null` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
     /// The sink's delivery guarantee, in the words of docs/guarantees.md.
     pub delivery: &'static str,
     /// The labels.

@@ -7,6 +7,7 @@ use crate::model::{
     job::Isolation,
     job_state::JobState,
     offset::Offset,
+    resolver::StartReason,
 };
 
 use super::NextStep;
@@ -153,8 +154,12 @@ pub struct PartitionOffsetsView {
     pub stop_offset: Option<Offset>,
     /// The live position: next record to read.
     pub position: Option<Offset>,
+    /// Why the run began to read it where it did; `null` for a job that does not run, and while it waits for a position.
+    pub start_reason: Option<StartReason>,
     /// The position in the newest completed checkpoint.
     pub checkpointed: Option<Offset>,
+    /// The checkpoint that last decided its position from outside: a start, a skip, a discovery.
+    pub position_id: Option<CheckpointId>,
     /// The group's committed offset.
     pub group_committed: Option<Offset>,
     /// Where the sink stands, by its own word: everything before is in the target. `null` for a sink that keeps no progress.
@@ -253,8 +258,10 @@ pub enum Flag {
     TopicRecreated,
     /// The checkpoint does not hold it.
     NewSinceCheckpoint,
-    /// The checkpoint holds it, the spec does not read it.
-    NotSubscribedNow,
+    /// The checkpoint holds it, the spec does not read it: its position is kept for the day on which it does again.
+    Detached,
+    /// It is read, and the brokers do not have it any more. Its position is kept.
+    PartitionGone,
     /// It has no leader.
     NoLeader,
     /// The group's offset is ahead of the checkpoint.

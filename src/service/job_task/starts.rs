@@ -1,6 +1,6 @@
 //! How a run begins: the lease, the sink's claim, the decision, the stored positions, and only then the consumers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
@@ -17,6 +17,7 @@ use crate::{
         ports::{CheckpointStore, JobLease, KafkaCluster},
     },
     model::{
+        attempt::AttemptKind,
         checkpoint::Checkpoint,
         code::Code,
         health::HealthWindow,
@@ -25,9 +26,11 @@ use crate::{
         job_status::JobFailure,
         offset::PartitionOffsets,
         operation::Operation,
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
+        restart::CrashLoop,
         start::StartRequest,
         stop_at::BoundedRun,
+        topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
     service::{
@@ -36,6 +39,7 @@ use crate::{
         next_steps::RefusedStart,
         operations::already_running,
         sink_progress::{self, make_sink},
+        specs::apply_live,
         start_plans::{
             Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
             what_changed_outside,
@@ -43,6 +47,14 @@ use crate::{
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
+
+/// Where a run begins and ends.
+pub(super) struct RunBegin {
+    /// The stored `start` checkpoint.
+    start: Checkpoint,
+    reasons: BTreeMap<TopicPartition, StartReason>,
+    ends: Option<PartitionOffsets>,
+}
 
 impl JobTask {
     pub(super) async fn start(&mut self, asked: Option<&Asked>) {
@@ -52,12 +64,15 @@ impl JobTask {
             }
             return;
         }
-        self.show(JobState::Starting);
-        let failed_before = {
+        let before = {
             let mut facts = self.job.shared();
             facts.refused = None;
-            facts.row.failure.take()
+            Before {
+                backs_off: facts.shown_state().0 == JobState::BackingOff,
+                failure: facts.row.failure.take(),
+            }
         };
+        self.show(JobState::Starting);
         let outcome = self.try_start(asked).await;
         self.job.shared().waiting.clear();
         match outcome {
@@ -88,7 +103,7 @@ impl JobTask {
                 tracing::warn!(job = %self.job.name, detail, "the start is tried again");
                 self.start_later();
             }
-            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, before).await,
         }
     }
 
@@ -127,9 +142,25 @@ impl JobTask {
             claim.sink.identity(),
             core.now(),
         );
+        let kind = match asked {
+            None => self.next_kind,
+            Some(asked) if asked.restarting.is_some() => AttemptKind::Restart,
+            Some(_) => AttemptKind::Start,
+        };
+        // An operator who starts a job has seen what it crashed of.
+        let crash_loop = row
+            .crash_loop
+            .clone()
+            .filter(|_| kind.is_automatic())
+            .map(|crash_loop| CrashLoop {
+                next_attempt_at: None,
+                ..crash_loop
+            });
         let record = StartRecord {
             generation: row.generation,
             spec: row.spec.clone(),
+            kind,
+            crash_loop: crash_loop.clone(),
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
             bounded: resolved.bounded_run(checkpoint.id, core.now()),
@@ -142,10 +173,17 @@ impl JobTask {
             Ok(())
         })
         .await?;
+        self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, checkpoint.id);
-        let ends = record.bounded.as_ref().map(BoundedRun::stop_offsets);
+        let reasons = resolved.partitions.iter();
+        let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
+        let begin = RunBegin {
+            start: checkpoint,
+            reasons: reasons.collect(),
+            ends: record.bounded.as_ref().map(BoundedRun::stop_offsets),
+        };
         self.job.shared().bounded = record.bounded;
-        self.spawn(claim, lease, checkpoint, ends, cluster).await;
+        self.spawn(claim, lease, begin, cluster).await;
         Ok(report)
     }
 
@@ -239,7 +277,7 @@ impl JobTask {
 
     /// Takes the lease, or goes on with the one that is held.
     pub(super) async fn own(&mut self, operation: Option<&Operation>) -> Step<JobLease> {
-        if let Some(lease) = self.lease {
+        if let Some(lease) = self.lease.filter(|_| !self.lease_is_used) {
             return Ok(lease);
         }
         let core = Arc::clone(&self.core);
@@ -262,6 +300,7 @@ impl JobTask {
             .await?;
         CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -375,8 +414,7 @@ impl JobTask {
         &mut self,
         claim: Claim,
         lease: JobLease,
-        start: Checkpoint,
-        ends: Option<PartitionOffsets>,
+        begin: RunBegin,
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
@@ -388,8 +426,9 @@ impl JobTask {
             install,
             spec: row.spec.clone(),
             lease,
-            start,
-            ends,
+            start: begin.start,
+            reasons: begin.reasons,
+            ends: begin.ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
@@ -412,25 +451,30 @@ impl JobTask {
         self.run = Some(run);
         self.sink = Some(sink);
         self.failed_run = false;
+        self.lease_is_used = true;
+        self.next_kind = AttemptKind::Recovery;
         self.show(JobState::Running);
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
         // The spec may have changed while the start was under way.
-        let declared = self.job.row().spec.checkpoint;
-        if declared != row.spec.checkpoint
-            && let Some(run) = &self.run
+        let declared = self.job.row().spec;
+        if let Some(run) = &self.run
+            && (
+                &declared.checkpoint,
+                &declared.limits,
+                &declared.source.partition_discovery,
+            ) != (
+                &row.spec.checkpoint,
+                &row.spec.limits,
+                &row.spec.source.partition_discovery,
+            )
         {
-            run.set_checkpointing(declared).await;
+            apply_live(run, &declared).await;
         }
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    pub(super) async fn refuse_start(
-        &mut self,
-        asked: Option<&Asked>,
-        error: ServiceError,
-        failed_before: Option<JobFailure>,
-    ) {
+    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
         if !error.blockers.is_empty() {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
@@ -448,12 +492,15 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return self.finish(operation, &outcome).await;
         };
+        if before.backs_off {
+            return self.back_off_again(operation, &outcome, &lease).await;
+        }
         let core = Arc::clone(&self.core);
         let settled = self
             .settle(|| async {
                 let ended = Some((&operation.id, &outcome));
                 let store = &core.store;
-                let rests = match &failed_before {
+                let rests = match &before.failure {
                     None => {
                         store
                             .refuse_start(&lease, ended, asked.desired_if_refused())
@@ -474,13 +521,41 @@ impl JobTask {
             return;
         };
         self.lease = None;
-        match &failed_before {
+        match &before.failure {
             None => self.show_row(rests, Some(asked.desired_if_refused()), None),
             Some(failure) => self.show_row(rests, None, Some(failure)),
         }
         self.core.announce(&operation.id);
         self.core.refresh(&self.job).await;
     }
+
+    /// A refused start leaves a job that backs off as it was: it begins by itself when its pause is over.
+    async fn back_off_again(
+        &mut self,
+        operation: &Operation,
+        outcome: &OperationOutcome,
+        lease: &JobLease,
+    ) {
+        let store = &self.core.store;
+        let settled = self
+            .settle(|| async {
+                let state = JobState::BackingOff;
+                Ok(store.set_state(lease, state, None).await?)
+            })
+            .await;
+        if matches!(settled, Err(Trouble::Fenced)) {
+            self.lease = None;
+        }
+        self.next_kind = AttemptKind::AfterCrash;
+        self.show_row(JobState::BackingOff, None, None);
+        self.finish(operation, outcome).await;
+    }
+}
+
+/// How the job stood before a start.
+struct Before {
+    failure: Option<JobFailure>,
+    backs_off: bool,
 }
 
 pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {

@@ -17,6 +17,7 @@ use crate::{
         ports::{JobLease, Sink},
     },
     model::{
+        attempt::AttemptOutcome,
         code::Code,
         job::OnCancel,
         job_state::{DesiredState, JobState},
@@ -81,6 +82,7 @@ impl JobTask {
             blocked: None,
             state: JobState::Stopped,
         };
+        let mut how = AttemptOutcome::Stopped;
         self.show(JobState::Stopping);
         note_step(&self.core, operation, "the last checkpoint is being taken").await;
         if let Some(lease) = self.lease {
@@ -101,6 +103,7 @@ impl JobTask {
             Ok(JobEnd::Finished(outcome)) => {
                 ended.report = Some(self.stop_report(&run, &outcome, until).await);
                 ended.state = JobState::Finished;
+                how = AttemptOutcome::Finished;
             }
             Ok(JobEnd::Failed(error)) => {
                 self.failed_run = true;
@@ -112,6 +115,8 @@ impl JobTask {
                 {
                     self.forget_run();
                     let failure = error.failure(self.core.now());
+                    let outcome = AttemptOutcome::Failed;
+                    self.note_end(outcome, Some(&failure)).await;
                     let refused = ServiceError::new(
                         Code::JobFailed,
                         format!(
@@ -126,10 +131,12 @@ impl JobTask {
                     return None;
                 }
                 tracing::warn!(job = %self.job.name, %error, "the run failed while it was being stopped");
+                how = AttemptOutcome::Failed;
                 ended.blocked = Some(error.failure(self.core.now()));
             }
         }
         self.forget_run();
+        self.note_end(how, ended.blocked.as_ref()).await;
         // Whoever waits for the stop sees its last checkpoint in every view.
         refresh_checkpoint(&self.core, &self.job).await;
         Some(ended)
@@ -248,6 +255,7 @@ impl JobTask {
             })
             .await?;
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -327,7 +335,8 @@ impl JobTask {
         let newest = newest.ok().flatten();
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         // A start that never came to consume gave nothing to its sink; of a run that died or failed nobody knows.
-        let never_began = before != JobState::Failed && row.running.is_none() && !self.failed_run;
+        let has_run = matches!(before, JobState::Failed | JobState::BackingOff);
+        let never_began = !has_run && row.running.is_none() && !self.failed_run;
         Some(StopReport {
             checkpoint: None,
             position_lag: None,
@@ -416,12 +425,21 @@ impl JobTask {
                 }
             }
             self.forget_run();
+            let how = match state {
+                JobState::Finished => AttemptOutcome::Finished,
+                _ => AttemptOutcome::ServerStopped,
+            };
+            self.note_end(how, None).await;
         }
         let Some(lease) = self.lease else {
             return;
         };
+        // The pause after a crash is not shortened by the server's own.
+        if self.job.state() == JobState::BackingOff {
+            state = JobState::BackingOff;
+        }
         // A job that has come to its ends does not start again by itself.
-        let keep_desired = state == JobState::Stopped;
+        let keep_desired = state != JobState::Finished;
         let settled = self.settle_as(&lease, state, None, keep_desired).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");

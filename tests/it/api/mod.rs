@@ -3,6 +3,7 @@
 //! Calls are made by operation id from `openapi/handover.json`, and every answer is held against it: its status must be
 //! documented, its body must fit the schema, and the code of a problem must be one that the operation names.
 
+mod attempts;
 mod checkpoints;
 mod deletions;
 mod jobs;
