@@ -106,6 +106,10 @@ pub(super) struct Rewound {
 /// Checks batches, gives them back for writing, and advances positions once they are written.
 pub(super) struct Fetcher {
     states: HashMap<TopicPartition, PartitionState>,
+    /// Where the partitions of a bounded run end; empty for a run without an end.
+    ends: PartitionOffsets,
+    /// Partitions that have come to their ends, until somebody asks for them.
+    ended: Vec<TopicPartition>,
     schema: Box<dyn DeserializationSchema>,
     /// Records that the sink has refused: they cannot be given to it a second time.
     refused: BTreeMap<(TopicPartition, i64), SinkError>,
@@ -116,10 +120,17 @@ impl Fetcher {
     pub(super) fn new(format: Format, counters: Arc<Counters>) -> Self {
         Self {
             states: HashMap::new(),
+            ends: PartitionOffsets::new(),
+            ended: Vec::new(),
             schema: schema_of(format),
             refused: BTreeMap::new(),
             counters,
         }
+    }
+
+    /// Ends partitions before these offsets: nothing at or behind them is ever given on.
+    pub(super) fn end_at(&mut self, ends: PartitionOffsets) {
+        self.ends = ends;
     }
 
     /// Registers a partition before it is assigned, so that no record of it can arrive unknown. What was fetched before
@@ -131,6 +142,7 @@ impl Fetcher {
         since: u64,
         live: Arc<LivePosition>,
     ) {
+        self.note_if_ended(partition, *position);
         self.states.insert(
             partition.clone(),
             PartitionState {
@@ -179,6 +191,7 @@ impl Fetcher {
         leave_out: bool,
     ) -> Admitted {
         for index in 0..batch.runs().len() {
+            self.cut_at_the_end(batch, index);
             self.narrow(batch, index, served);
         }
         let mut found = Admitted::default();
@@ -332,6 +345,22 @@ impl Fetcher {
         }
     }
 
+    /// Takes what lies at or behind the end of its partition out of a run. A record there, or a position that the client
+    /// reached there, says that the end is reached: the position is then the end itself, wherever the last record lay.
+    fn cut_at_the_end(&self, batch: &mut RecordBatch, index: usize) {
+        let run = &batch.runs()[index];
+        let Some(end) = self.ends.get(&*run.partition).copied() else {
+            return;
+        };
+        let is_behind = |index: &usize| batch.record(*index).record_offset >= end.get();
+        let behind = run.records.clone().rev().take_while(is_behind).count();
+        if behind > 0 || run.advance_to >= Some(end) {
+            let run = &mut batch.runs_mut()[index];
+            run.records.end -= behind;
+            run.advance_to = Some(end);
+        }
+    }
+
     /// Narrows a run to what lies at or above the expected position; records of a partition that is not ours, is parked, or
     /// was given anew since they were fetched, are none.
     fn narrow(&mut self, batch: &mut RecordBatch, index: usize, served: u64) {
@@ -377,6 +406,7 @@ impl Fetcher {
             {
                 state.position = reached;
                 state.live.set(reached);
+                self.note_if_ended(&run.partition, reached);
             }
             bytes += batch.payload_bytes(run.records.clone());
         }
@@ -384,6 +414,17 @@ impl Fetcher {
             .records
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn note_if_ended(&mut self, partition: &TopicPartition, position: Offset) {
+        if self.ends.get(partition).is_some_and(|end| position >= *end) {
+            self.ended.push(partition.clone());
+        }
+    }
+
+    /// The partitions that have come to their ends since this was asked last: nothing of them is wanted any more.
+    pub(super) fn take_ended(&mut self) -> Vec<TopicPartition> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Where a partition stands between two batches.

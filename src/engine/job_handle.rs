@@ -19,7 +19,7 @@ use crate::model::{
     job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
     limits::LimitsSpec,
-    offset::Offset,
+    offset::{Offset, PartitionOffsets},
     resolver::StartReason,
     start::StopCheckpoint,
     topic::TopicPartition,
@@ -41,6 +41,8 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Where a bounded run ends, for every partition of `start`; `None` for a run without an end.
+    pub ends: Option<PartitionOffsets>,
     /// Why each of its partitions begins there, or is not read.
     pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
@@ -69,6 +71,8 @@ impl JobRun {
 pub enum JobEnd {
     /// As asked.
     Stopped(Box<StopOutcome>),
+    /// A bounded run has read everything up to its ends: a completed checkpoint says so, and the group was told.
+    Finished(Box<StopOutcome>),
     /// It gave up.
     Failed(JobError),
 }

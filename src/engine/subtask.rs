@@ -391,6 +391,7 @@ impl SubtaskTask {
 
     async fn run_loop(&mut self, writer: &mut Box<dyn SinkWriter>) -> Result<(), JobError> {
         loop {
+            self.leave_what_has_ended();
             match self.next(writer.as_mut()).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
@@ -733,6 +734,14 @@ impl SubtaskTask {
             .events
             .send(SubtaskEvent::LeftOut(records))
             .await;
+    }
+
+    /// Has the consumer leave the partitions of a bounded run that have come to their ends: while the others go on, nothing
+    /// is fetched of them to be thrown away.
+    fn leave_what_has_ended(&mut self) {
+        for partition in self.fetcher.take_ended() {
+            self.ask(Request::Leave(partition));
+        }
     }
 
     /// Asks something of the consumer thread; answers how many requests that makes.

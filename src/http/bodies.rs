@@ -11,10 +11,11 @@ use utoipa::ToSchema;
 use crate::model::{
     duration::HumanDuration,
     errors_spec::{Block, OnBadRecord},
-    job::{CommitToGroup, Format, Isolation, NewPartitions, PositionPolicy},
+    job::{CommitToGroup, Format, Isolation, NewPartitions, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
+    stop_at::StopAt,
 };
 
 macro_rules! described {
@@ -97,6 +98,10 @@ described! {
         /// while the job runs.
         #[schema(default = "fail", inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start
+        /// that begins the run, and kept over restarts. Without it the job runs until it is stopped.
+        #[schema(inline)]
+        stop_at: Option<StopAt>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
     }
@@ -135,6 +140,9 @@ described! {
         /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
         #[schema(default = "0s", inline)]
         min_pause: Option<HumanDuration>,
+        /// What becomes of the checkpoints when somebody stops the job. `delete` is refused for a sink that keeps progress.
+        #[schema(default = "retain", inline)]
+        on_cancel: Option<OnCancel>,
     }
 
     /// What follows a crash; see docs/restarts.md.

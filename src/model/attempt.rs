@@ -42,6 +42,8 @@ impl AttemptKind {
 pub enum AttemptOutcome {
     /// As an operator asked.
     Stopped,
+    /// A bounded run came to its ends.
+    Finished,
     /// By something that would be the same again; it needs a decision.
     Failed,
     /// By something of which nobody knows whether it would be the same again; the restart strategy decides.

@@ -77,6 +77,10 @@ codes! {
     JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
     StartBlocked = "start-blocked", 409, "The start is refused", "Read the blockers and choose: each names the choices there are.";
+    RunFinished = "run-finished", 409, "The bounded run has ended", "Every partition is read up to its stop offset. Start with from=checkpoint to go on to new ends, with from=earliest to read it all again, or change source.stop_at.";
+    NotPartOfTheRun = "not-part-of-the-run", 409, "A partition appeared after the bounded run had begun", "Nothing to do: the next run reads it. A start with from=checkpoint begins the next one.";
+    StopOffsetUnknown = "stop-offset-unknown", 409, "It is not known where the bounded run ends", "Name the partition in source.stop_at.offsets, let the group commit an offset, or wait for the partition's leader: the summary says which.";
+    WaitsForStopOffset = "waits-for-stop-offset", 409, "The log does not reach the end of the bounded run yet", "Nothing to do if more is to be written, or if the open transaction will end. Otherwise start with another source.stop_at.";
     PlanStale = "plan-stale", 409, "What the plan was made from has changed", "Ask for a new plan and look at it.";
     GroupIdTaken = "group-id-taken", 409, "Another job uses this consumer group", "Choose another group_id, or set allow_shared_group: true in both jobs if that is meant.";
     GroupInUse = "group-in-use", 409, "The consumer group has live members", "Stop the other consumers of the group, or give the job a group of its own.";

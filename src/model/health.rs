@@ -20,7 +20,7 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthStatus {
-    /// It reads as fast as the topics are written.
+    /// It reads as fast as the topics are written, or its bounded run has read everything.
     Ok,
     /// Its lag was larger than what is written in 10 s in every sample of the window, and does not shrink.
     Behind,
@@ -180,6 +180,12 @@ pub fn verdict(inputs: &HealthInputs<'_>) -> Health {
     if inputs.state == JobState::Stopped {
         return Health {
             status: HealthStatus::Stopped,
+            reasons: Vec::new(),
+        };
+    }
+    if inputs.state == JobState::Finished {
+        return Health {
+            status: HealthStatus::Ok,
             reasons: Vec::new(),
         };
     }
@@ -630,6 +636,12 @@ mod tests {
             [TopicPartition::new("orders", 3)]
         );
 
+        inputs.state = JobState::Finished;
+        assert_eq!(
+            verdict(&inputs).status,
+            HealthStatus::Ok,
+            "everything is read, whatever was seen before"
+        );
         inputs.state = JobState::Stopped;
         assert_eq!(verdict(&inputs).status, HealthStatus::Stopped);
     }

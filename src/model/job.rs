@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::{
     duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
     limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
-    startup_mode::StartupMode, topic_pattern::TopicPattern,
+    startup_mode::StartupMode, stop_at::StopAt, topic_pattern::TopicPattern,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -93,6 +93,10 @@ pub struct SourceSpec {
     /// the job runs.
     #[schema(default = "fail")]
     pub on_topic_recreated: PositionPolicy,
+    /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start that
+    /// begins the run, and kept over restarts. Without it the job runs until it is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at: Option<StopAt>,
     /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
     pub properties: BTreeMap<String, String>,
 }
@@ -188,6 +192,22 @@ pub struct CheckpointSpec {
     /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
     #[schema(default = "0s")]
     pub min_pause: HumanDuration,
+    /// What becomes of the checkpoints when somebody stops the job (Flink's retention on cancel).
+    #[serde(default)]
+    #[schema(default = "retain")]
+    pub on_cancel: OnCancel,
+}
+
+/// What becomes of a job's checkpoints when somebody stops it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCancel {
+    /// They are kept, and the next start goes on from the newest one.
+    #[default]
+    Retain,
+    /// They are deleted, and the next start begins by the startup mode. A restart, a failure, a bounded run that ends and a
+    /// shutdown of the server delete nothing.
+    Delete,
 }
 
 impl JobSpec {
@@ -252,6 +272,17 @@ impl JobSpec {
                 "for example {\"type\": \"blackhole\"} or {\"type\": \"log\"}",
             ),
         };
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.keeps_progress())
+            && checkpoint.on_cancel == OnCancel::Delete
+        {
+            reader.errors().push(FieldError::new(
+                "/checkpoint/on_cancel",
+                format!(
+                    "delete is not for a sink of type {}: it keeps progress of its own, which means nothing without the checkpoints; use retain",
+                    sink.kind()
+                ),
+            ));
+        }
         reader.finish();
         Some(Self {
             labels,
@@ -315,6 +346,7 @@ impl SourceSpec {
             on_out_of_range: reader.or("on_out_of_range", PositionPolicy::Fail),
             on_missing_group_offset: reader.or("on_missing_group_offset", PositionPolicy::Fail),
             on_topic_recreated: reader.or("on_topic_recreated", PositionPolicy::Fail),
+            stop_at: read_stop_at(&mut reader),
             properties: reader.or("properties", BTreeMap::new()),
         };
         reader.finish();
@@ -333,6 +365,13 @@ pub(super) fn check_topic(topic: &str) -> Option<String> {
     Some(format!(
         "'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"
     ))
+}
+
+/// `null` is the same as nothing: the job is not bounded.
+fn read_stop_at(reader: &mut ObjectReader<'_>) -> Option<StopAt> {
+    let pointer = reader.pointer_to("stop_at");
+    let value = reader.raw("stop_at")?;
+    StopAt::from_json(value, &pointer, reader.errors())
 }
 
 /// A list or a pattern, and never both: a name that the pattern does not match would be a riddle.
@@ -417,6 +456,7 @@ impl Default for CheckpointSpec {
             interval: HumanDuration::from_secs(10),
             timeout: HumanDuration::from_secs(60),
             min_pause: HumanDuration::from_secs(0),
+            on_cancel: OnCancel::Retain,
         }
     }
 }
@@ -428,6 +468,7 @@ impl CheckpointSpec {
             interval: reader.or("interval", default.interval),
             timeout: reader.or("timeout", default.timeout),
             min_pause: reader.or("min_pause", default.min_pause),
+            on_cancel: reader.or("on_cancel", default.on_cancel),
         };
         let day = Duration::from_secs(86_400);
         let mut between = |name: &'static str, value: HumanDuration, least: Duration| {
@@ -479,6 +520,7 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
+        compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
@@ -544,6 +586,25 @@ mod tests {
                 "{expected} is missing in {pointers:?}"
             );
         }
+    }
+
+    #[test]
+    fn checkpoints_that_a_sink_rests_on_are_not_deleted_by_a_stop() {
+        let mut value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "checkpoint": {"on_cancel": "delete"},
+            "sink": {"type": "log"}
+        });
+        let spec = JobSpec::read(&job(), &value).unwrap();
+        assert_eq!(spec.checkpoint.on_cancel, OnCancel::Delete);
+        value["sink"] = json!({
+            "type": "postgres", "connection": "warehouse", "table": "public.orders",
+            "mapping": {"mode": "raw", "columns": {"value": "@value"}},
+        });
+        let errors = JobSpec::read(&job(), &value).unwrap_err();
+        let pointers: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/checkpoint/on_cancel"]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub enum JobState {
     BackingOff,
     /// The job gave up and needs a decision; `failure` says why.
     Failed,
+    /// A bounded job has read everything up to its ends, and its last checkpoint and commit are made; its lease is released.
+    Finished,
 }
 
 /// What can happen to a job.
@@ -50,6 +52,8 @@ pub enum JobEvent {
     Crashed,
     /// The engine gave up.
     Failed,
+    /// A bounded job has read everything up to its ends.
+    Finished,
 }
 
 /// A step that does not exist.
@@ -73,6 +77,7 @@ impl JobState {
             Self::Stopping => "stopping",
             Self::BackingOff => "backing-off",
             Self::Failed => "failed",
+            Self::Finished => "finished",
         }
     }
 
@@ -82,7 +87,7 @@ impl JobState {
     /// A step that does not exist; the caller has a bug or an old view.
     pub fn on(self, event: JobEvent) -> Result<Self, InvalidTransition> {
         match (self, event) {
-            (Self::Stopped | Self::BackingOff | Self::Failed, JobEvent::Start) => {
+            (Self::Stopped | Self::BackingOff | Self::Failed | Self::Finished, JobEvent::Start) => {
                 Ok(Self::Starting)
             }
             (Self::Running, JobEvent::Crashed) => Ok(Self::BackingOff),
@@ -99,6 +104,12 @@ impl JobState {
                 | Self::Stopped,
                 JobEvent::Ended,
             ) => Ok(Self::Stopped),
+            // Also while a stop is under way: its last checkpoint may be that of the end. And a start that is refused leaves a
+            // finished job finished.
+            (
+                Self::Running | Self::Stopping | Self::Starting | Self::Finished,
+                JobEvent::Finished,
+            ) => Ok(Self::Finished),
             (Self::Starting | Self::Running, JobEvent::Stop) => Ok(Self::Stopping),
             (Self::Starting | Self::Running | Self::Stopping | Self::Failed, JobEvent::Failed) => {
                 Ok(Self::Failed)
@@ -114,15 +125,16 @@ mod tests {
 
     use super::*;
 
-    const STATES: [JobState; 6] = [
+    const STATES: [JobState; 7] = [
         JobState::Stopped,
         JobState::Starting,
         JobState::Running,
         JobState::Stopping,
         JobState::BackingOff,
         JobState::Failed,
+        JobState::Finished,
     ];
-    const EVENTS: [JobEvent; 8] = [
+    const EVENTS: [JobEvent; 9] = [
         JobEvent::Start,
         JobEvent::StartRefused,
         JobEvent::Started,
@@ -131,6 +143,7 @@ mod tests {
         JobEvent::Ended,
         JobEvent::Crashed,
         JobEvent::Failed,
+        JobEvent::Finished,
     ];
 
     proptest! {
@@ -140,7 +153,7 @@ mod tests {
             if next == Ok(JobState::BackingOff) {
                 prop_assert_eq!(state, JobState::Running);
             }
-            if matches!(state, JobState::Stopped | JobState::BackingOff | JobState::Failed) && next == Ok(JobState::Starting) {
+            if matches!(state, JobState::Stopped | JobState::BackingOff | JobState::Failed | JobState::Finished) && next == Ok(JobState::Starting) {
                 prop_assert_eq!(event, JobEvent::Start);
             }
             if matches!(next, Ok(JobState::Running)) {

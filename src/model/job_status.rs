@@ -98,6 +98,8 @@ pub struct LivePartition {
     pub subtask: u32,
     /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
     pub position: Option<Offset>,
+    /// Where it ends in a bounded run: the first offset that is not read.
+    pub stop_offset: Option<Offset>,
     /// Why the run began to read it where it did; `None` while it waits for its first position.
     pub reason: Option<StartReason>,
 }

@@ -40,6 +40,7 @@ use crate::{
         job_status::{JobStatus, LivePartition, Waiting},
         parked::ParkedPartition,
         restart::CrashLoop,
+        stop_at::{BoundedRun, RunEnd},
         topic::TopicPartition,
         views::{Flag, PartitionOffsetsView, SourceStatus},
     },
@@ -289,6 +290,8 @@ pub(crate) struct JobFacts {
     /// The live positions as they were just before the brokers were asked, so that a lag is not measured to an older end.
     pub(crate) live: Option<LiveSnapshot>,
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
+    /// The bounded run as it is stored.
+    pub(crate) bounded: Option<BoundedRun>,
     /// When the sink was asked last (when that began).
     pub(crate) sink_asked_at: Option<Instant>,
     /// What the sink said; `None` inside for one that keeps no progress.
@@ -390,6 +393,7 @@ impl JobEntry {
                 members: None,
                 live: None,
                 checkpoint: Source::default(),
+                bounded: None,
                 sink_asked_at: None,
                 sink: Source::default(),
                 unread: OldestUnread::default(),
@@ -446,7 +450,8 @@ impl JobFacts {
             | JobState::Starting
             | JobState::Stopping
             | JobState::BackingOff
-            | JobState::Failed) => state,
+            | JobState::Failed
+            | JobState::Finished) => state,
         };
         self.state.unwrap_or((stored, self.row.state_since))
     }
@@ -462,6 +467,13 @@ impl JobFacts {
             (Some(_), Some(running)) => &running.spec,
             _ => &self.row.spec,
         }
+    }
+
+    /// Where the bounded run ends that the spec means.
+    pub(crate) fn ends(&self) -> Option<&BTreeMap<TopicPartition, RunEnd>> {
+        let run = self.bounded.as_ref()?;
+        let is_meant = self.spec().source.stop_at.as_ref() == Some(&run.stop_at);
+        is_meant.then_some(&run.ends)
     }
 
     /// What the job waits for: its start, or its run.

@@ -63,8 +63,10 @@ pub(crate) fn refuse_unless_at_rest(job: &JobEntry) -> Result<()> {
         (facts.shown_state().0, facts.row.desired_state)
     };
     let is = match (state, desired) {
-        (JobState::Failed, _) | (JobState::Stopped, DesiredState::Stopped) => return Ok(()),
-        (JobState::Stopped, DesiredState::Running) => "about to start",
+        (JobState::Failed, _) | (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => {
+            return Ok(());
+        }
+        (JobState::Stopped | JobState::Finished, DesiredState::Running) => "about to start",
         (
             state @ (JobState::Starting
             | JobState::Running

@@ -139,6 +139,8 @@ struct EndedRun {
     report: Option<StopReport>,
     /// What it would have failed with at that moment.
     blocked: Option<JobFailure>,
+    /// `Finished` for a bounded run that came to its ends, otherwise `Stopped`.
+    state: JobState,
 }
 
 impl JobTask {
@@ -314,7 +316,8 @@ impl JobTask {
             .is_some_and(|owner| owner.live && owner.instance != self.core.settings.instance);
         match (row.desired_state, row.state) {
             _ if others => None,
-            (_, JobState::Failed) | (DesiredState::Stopped, JobState::Stopped) => None,
+            (_, JobState::Failed)
+            | (DesiredState::Stopped, JobState::Stopped | JobState::Finished) => None,
             (DesiredState::Running, _) => {
                 (Instant::now() >= self.start_at).then_some(Work::AutoStart)
             }
@@ -429,7 +432,7 @@ async fn note_step(core: &Core, operation: &Operation, step: &str) {
 /// Why a checkpoint was not taken: the job was stopped, or it failed.
 fn job_ended(job: &JobEntry) -> ServiceError {
     let code = match job.state() {
-        JobState::Stopping | JobState::Stopped => Code::JobNotRunning,
+        JobState::Stopping | JobState::Stopped | JobState::Finished => Code::JobNotRunning,
         JobState::Starting | JobState::Running | JobState::BackingOff | JobState::Failed => {
             Code::JobFailed
         }

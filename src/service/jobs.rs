@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     Service,
+    bounded::bounded_view,
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
@@ -30,7 +31,7 @@ use crate::{
         restart::{CrashLoop, RestartStrategy},
         topic::TopicPartition,
         views::{
-            CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
+            BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
             LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
@@ -58,6 +59,7 @@ pub(crate) struct Standing {
     pub(crate) summary: String,
     pub(crate) next: Vec<NextStep>,
     totals: OffsetsTotals,
+    bounded: Option<BoundedView>,
     partitions: Vec<PartitionOffsetsView>,
 }
 
@@ -86,6 +88,7 @@ pub(crate) fn compare_now(
         },
         // Both are asked only where somebody looks at them.
         sink: None,
+        ends: facts.ends(),
         unread: None,
         log_starts: None,
         checkpoint_every: None,
@@ -122,6 +125,15 @@ impl Standing {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
             _ => Vec::new(),
         };
+        let bounded = bounded_view(
+            facts.spec().source.stop_at.as_ref(),
+            facts.bounded.as_ref(),
+            &partitions,
+            &status
+                .iter()
+                .flat_map(|status| status.parked.keys().cloned())
+                .collect::<Vec<_>>(),
+        );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
         let situation = Situation {
             curl: Curl {
@@ -143,6 +155,7 @@ impl Standing {
             restart_required: !pending_fields.is_empty(),
             crash_loop: facts.crash_loop(now),
             divergence: worst_divergence(&partitions),
+            bounded: bounded.as_ref(),
         };
         let crash_loop = facts
             .crash_loop(now)
@@ -177,6 +190,7 @@ impl Standing {
             health,
             row,
             totals,
+            bounded,
             partitions,
         }
     }
@@ -254,6 +268,7 @@ impl Standing {
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
+            bounded: self.bounded,
             pending_start: row.pending_start,
             failure: row.failure,
             parked: self.parked,
@@ -280,8 +295,10 @@ fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashL
 }
 
 fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    let limits = status.map_or(spec.limits, |status| status.limits);
     LimitsView {
-        limits: status.map_or(spec.limits, |status| status.limits),
+        records_per_s: limits.records_per_s,
+        bytes_per_s: limits.bytes_per_s,
         throttled: status.map(|status| status.throttled),
         throttled_ms: status
             .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),

@@ -1,6 +1,7 @@
 //! What can be asked of the server, independent of HTTP.
 
 mod attempts;
+mod bounded;
 mod checkpoints;
 mod comparison;
 mod connections;

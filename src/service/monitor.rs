@@ -26,6 +26,7 @@ use crate::{
         health::{HealthSample, PartitionSample},
         job::{Isolation, JobSpec},
         job_state::JobState,
+        offset::Offset,
         sink_spec::SinkSpec,
         topic::TopicPartition,
         views::SourceStatus,
@@ -258,10 +259,21 @@ fn sample(
     let isolation: Isolation = spec.source.isolation;
     let partitions = live.partitions.iter().map(|(partition, live)| {
         let bounds = brokers.get(partition).and_then(|broker| broker.bounds);
+        // What lies behind the end of a bounded run does not concern it, and one that has come to it needs no leader.
+        let has_ended = live.stop_offset.is_some() && live.position >= live.stop_offset;
+        let up_to = |end: Offset| live.stop_offset.map_or(end, |stop| end.min(stop));
         let sample = PartitionSample {
             position: live.position,
-            readable_end: bounds.map(|bounds| bounds.readable_end(isolation)),
-            latest: bounds.map(|bounds| bounds.latest),
+            readable_end: match bounds {
+                _ if has_ended => live.position,
+                Some(bounds) => Some(up_to(bounds.readable_end(isolation))),
+                None => None,
+            },
+            latest: match bounds {
+                _ if has_ended => live.position,
+                Some(bounds) => Some(up_to(bounds.latest)),
+                None => None,
+            },
         };
         (partition.clone(), sample)
     });
@@ -300,6 +312,7 @@ async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
 pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
     let asked_at = core.now();
     let answer = timeout(DEADLINE, core.store.latest_checkpoint(job.uid)).await;
+    refresh_bounded_run(core, job).await;
     let now = core.now();
     let mut facts = job.shared();
     match answer {
@@ -317,6 +330,18 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
             format!("no answer within {} s", DEADLINE.as_secs()),
             asked_at,
         ),
+    }
+}
+
+/// Reads where the job's bounded run ends. What was read last stays when the store does not answer: ends do not move.
+async fn refresh_bounded_run(core: &Core, job: &JobEntry) {
+    let is_bounded = job.shared().spec().source.stop_at.is_some();
+    if !is_bounded {
+        job.shared().bounded = None;
+        return;
+    }
+    if let Ok(Ok(run)) = timeout(DEADLINE, core.store.bounded_run(job.uid)).await {
+        job.shared().bounded = run;
     }
 }
 
@@ -372,7 +397,6 @@ async fn holds(core: &Core, job: &JobEntry, spec: &SinkSpec) -> Result<Option<Si
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::offset::Offset;
 
     #[test]
     fn a_missing_topic_has_no_partitions() {
@@ -400,6 +424,7 @@ mod tests {
                 crate::model::job_status::LivePartition {
                     subtask: 0,
                     position: Offset::new(4),
+                    stop_offset: None,
                     reason: None,
                 },
             )])),

@@ -17,7 +17,7 @@ use crate::model::{
     restart::CrashLoop,
     start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
-    views::{Commands, DivergenceCause, JobLag, NextStep},
+    views::{BoundedView, Commands, DivergenceCause, JobLag, NextStep},
 };
 
 /// Parked records for which the lines are shown; a page of the same lines helps nobody.
@@ -121,6 +121,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) crash_loop: Option<&'a CrashLoop>,
     /// The worst difference between group and checkpoint.
     pub(crate) divergence: Option<DivergenceCause>,
+    /// The bounded run.
+    pub(crate) bounded: Option<&'a BoundedView>,
 }
 
 /// How the job stands.
@@ -129,6 +131,7 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
     let reason = first.map_or("", |reason| reason.summary.as_str());
     match situation.state {
         JobState::Stopped => stopped(situation),
+        JobState::Finished => finished(situation),
         JobState::Starting => match first {
             None => "starting: the positions are being worked out".to_owned(),
             Some(reason) => format!("starting, and waits: {}", wait(reason)),
@@ -184,6 +187,22 @@ fn stopped(situation: &Situation<'_>) -> String {
     format!("stopped; {goes_on}{unread}{outside}{refused}")
 }
 
+fn finished(situation: &Situation<'_>) -> String {
+    let by = situation
+        .last_checkpoint
+        .map_or_else(String::new, |(id, _)| format!(" (checkpoint {id})"));
+    let goes_on = match situation.pending_start {
+        Some(pending) => format!("a start begins from {}, once", pending.from.name()),
+        None => "another run needs a start with from, or another stop_at".to_owned(),
+    };
+    let refused = situation.refused.map_or_else(String::new, |refused| {
+        let why = refused.blockers.first();
+        let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
+        format!("; the last start was refused{why}")
+    });
+    format!("finished: everything up to the stop offsets is read{by}; {goes_on}{refused}")
+}
+
 fn running(situation: &Situation<'_>, reason: &str) -> String {
     match situation.health.status {
         HealthStatus::Behind => format!("running, and falls behind: {reason}"),
@@ -195,6 +214,9 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {
             let lag = match situation.lag.position {
+                _ if situation.bounded.is_some() => situation
+                    .bounded
+                    .map_or_else(String::new, BoundedView::progress),
                 Some(0) => "everything readable is read".to_owned(),
                 Some(lag) => unread(lag),
                 None => "its lag is not known yet".to_owned(),
@@ -220,6 +242,7 @@ pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
     let mut steps = match situation.state {
         JobState::Failed => after_failure(situation),
         JobState::Stopped => before_start(situation),
+        JobState::Finished => after_the_end(situation),
         JobState::Starting => {
             let mut steps = what_is_away(situation);
             steps.push(step("to call the start off", situation.curl.stop()));
@@ -300,6 +323,30 @@ fn call_off(curl: Curl<'_>, pending: &PendingStart) -> NextStep {
     )
 }
 
+/// A bounded run has ended: whoever wants another one says where it begins.
+fn after_the_end(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    if let Some(refused) = situation.refused {
+        return choices(curl, refused);
+    }
+    if situation.pending_start.is_some() {
+        return vec![
+            step("see where a start would begin", curl.get("/start-plan")),
+            step("start it", curl.start(None)),
+        ];
+    }
+    vec![
+        step(
+            "to go on behind the last run, up to new ends",
+            curl.start(Some(&json!({"from": "checkpoint"}))),
+        ),
+        step(
+            "to read all of it again, up to new ends",
+            curl.start(Some(&json!({"from": "earliest"}))),
+        ),
+    ]
+}
+
 /// The same start again with one decision added; a bare start would forget where it was meant to begin.
 pub(crate) fn with_decision(request: &StartRequest, choice: &Value) -> Value {
     let mut body = json!(StartRequest {
@@ -341,6 +388,15 @@ fn meaning(code: Code, choice: &Value) -> String {
     if code == Code::ProgressLost {
         return "begin those partitions where the checkpoint stands; what was written after it is written again"
             .to_owned();
+    }
+    if code == Code::RunFinished {
+        let goes_on = choice.get("from").is_some_and(|from| from == "checkpoint");
+        return if goes_on {
+            "begin another run behind the last one, up to new ends"
+        } else {
+            "begin another run at the first records that the logs still hold, up to new ends"
+        }
+        .to_owned();
     }
     let words = choice.as_object().into_iter().flatten().next();
     let (member, value) = words.map_or(("", ""), |(member, value)| {
@@ -719,6 +775,17 @@ mod tests {
                 &["/restart?wait=90s'"],
             ),
             case(
+                "finished",
+                JobState::Finished,
+                HealthStatus::Ok,
+                |s| s.last_checkpoint = Some((CheckpointId(9), CheckpointKind::Stop)),
+                "finished: everything up to the stop offsets is read (checkpoint 9); another run needs a start with from, or another stop_at",
+                &[
+                    r#"-d '{"from":"checkpoint"}'"#,
+                    r#"-d '{"from":"earliest"}'"#,
+                ],
+            ),
+            case(
                 "shadowed",
                 JobState::Running,
                 HealthStatus::Ok,
@@ -869,6 +936,7 @@ mod tests {
                 restart_required: false,
                 crash_loop: Some(&crash_loop),
                 divergence: None,
+                bounded: None,
             };
             (case.change)(&mut situation);
             assert_eq!(summary(&situation), case.summary, "{}", case.name);
@@ -966,6 +1034,7 @@ mod tests {
             restart_required: false,
             crash_loop: None,
             divergence: None,
+            bounded: None,
         };
         assert_eq!(
             summary(&situation),

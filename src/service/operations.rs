@@ -146,10 +146,12 @@ impl Service {
             let facts = job.shared();
             (facts.shown_state().0, facts.row.desired_state)
         };
-        if state == JobState::Stopped && desired == DesiredState::Stopped {
+        if matches!(state, JobState::Stopped | JobState::Finished)
+            && desired == DesiredState::Stopped
+        {
             let outcome = OperationOutcome::Succeeded {
                 changed: false,
-                step: "the job was stopped already".to_owned(),
+                step: format!("the job was {} already", state.name()),
                 result: json!(self.report_of_stopped(&job).await?),
             };
             let created = core.store.insert_finished_operation(&new, &outcome).await?;

@@ -281,12 +281,12 @@ pub(crate) fn refuse_unless_stopped(job: &JobEntry) -> Result<()> {
         (facts.shown_state().0, facts.row.desired_state)
     };
     let error = match (state, desired) {
-        (JobState::Stopped, DesiredState::Stopped) => return Ok(()),
+        (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => return Ok(()),
         (JobState::Failed, _) => ServiceError::new(
             Code::JobNotStopped,
             format!("job {} has failed and was not stopped since", job.name),
         ),
-        (JobState::Stopped, DesiredState::Running) => ServiceError::new(
+        (JobState::Stopped | JobState::Finished, DesiredState::Running) => ServiceError::new(
             Code::JobRunning,
             format!("job {} is about to start", job.name),
         ),

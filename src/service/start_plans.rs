@@ -31,11 +31,12 @@ use crate::{
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::{JobSpec, SourceSpec},
         resolver::{
-            BrokerFacts, PartitionFacts, PlannedPartition, ProgressKnown, ResolvedStart,
-            RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs, StartPolicies,
-            Warning, needed_facts, resolve_positions,
+            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
+            ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
+            StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
         },
         start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
+        stop_at::{BoundedRun, StopAt},
         topic::TopicPartition,
         views::{NextStep, StartPlanView},
     },
@@ -90,6 +91,8 @@ impl Intent {
 pub(crate) struct StartState {
     pub(crate) newest: Option<RestorableState>,
     pub(crate) chosen: Option<RestorableState>,
+    /// The bounded run that a start may go on with.
+    pub(crate) run: Option<BoundedRun>,
 }
 
 impl StartState {
@@ -105,10 +108,15 @@ impl StartState {
             }
             None => None,
         };
+        let run = match &row.spec.source.stop_at {
+            Some(_) => core.store.bounded_run(row.uid).await?,
+            None => None,
+        };
         let StartFrom::Checkpoint { checkpoint } = from else {
             return Ok(Self {
                 newest,
                 chosen: None,
+                run,
             });
         };
         let chosen = match checkpoint {
@@ -133,7 +141,11 @@ impl StartState {
             }
             None => None,
         };
-        Ok(Self { newest, chosen })
+        Ok(Self {
+            newest,
+            chosen,
+            run,
+        })
     }
 }
 
@@ -222,7 +234,43 @@ pub(crate) async fn gather(
             }
         }
     }
+    facts.ends = gather_ends(cluster, question, &facts).await?;
     Ok(facts)
+}
+
+/// Asks for what the ends of a bounded run rest on. After the ends of the logs, for the same reason as above.
+async fn gather_ends(
+    cluster: &dyn KafkaCluster,
+    question: &StartQuestion<'_>,
+    facts: &BrokerFacts,
+) -> std::result::Result<EndFacts, KafkaError> {
+    let source = &question.spec.source;
+    let mut found = EndFacts::default();
+    let Some(ends) = question.ends() else {
+        return Ok(found);
+    };
+    let nothing = BrokerFacts::default();
+    let mut asked = ends.to_look_up(&question.inputs(&nothing), facts);
+    match ends.stop_at {
+        _ if asked.is_empty() => {}
+        StopAt::Latest | StopAt::SpecificOffsets { .. } => {}
+        StopAt::GroupOffsets => {
+            let committed = cluster.group_offsets(&source.group_id, &asked).await?;
+            let offsets = committed.into_iter().map(|(p, group)| (p, group.offset));
+            found.group = offsets.collect();
+        }
+        StopAt::Timestamp { timestamp } => {
+            let has_leader = |partition: &TopicPartition| {
+                let known = facts.partitions.get(partition);
+                known.is_some_and(|known| known.bounds.is_some())
+            };
+            asked.retain(has_leader);
+            found.at_timestamp = cluster
+                .offsets_for_timestamp(&asked, timestamp.timestamp_millis(), source.isolation)
+                .await?;
+        }
+    }
+    Ok(found)
 }
 
 /// What a start asks the resolver, before the brokers have answered.
@@ -259,9 +307,21 @@ impl<'a> StartQuestion<'a> {
         }
     }
 
+    /// Where the job ends, if it is bounded.
+    fn ends(&self) -> Option<EndInputs<'a>> {
+        Some(EndInputs {
+            stop_at: self.spec.source.stop_at.as_ref()?,
+            run: self.state.run.as_ref(),
+        })
+    }
+
     /// Lets the one resolver decide.
     pub(crate) fn resolve(&self, facts: &'a BrokerFacts) -> ResolvedStart {
-        let mut resolved = resolve_positions(&self.inputs(facts));
+        let inputs = self.inputs(facts);
+        let mut resolved = resolve_positions(&inputs);
+        if let Some(ends) = self.ends() {
+            resolve_ends(&mut resolved, &inputs, &ends);
+        }
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
             resolved.warnings.push(Warning {
@@ -660,6 +720,7 @@ mod tests {
         BrokerFacts {
             partitions: partitions.collect(),
             missing_topics: Vec::new(),
+            ends: EndFacts::default(),
         }
     }
 
@@ -705,6 +766,8 @@ mod tests {
             sink: (number == 0).then(|| sink_at(50, 3)),
             kept: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
+            stop_at: None,
+            stop_reason: None,
         };
         StoredPlan {
             id: PlanId::from_text("pl_x"),
@@ -730,6 +793,7 @@ mod tests {
                     identity: "orders-db".to_owned(),
                     progress: ProgressKnown::Known,
                 },
+                bounded: None,
                 blockers: Vec::new(),
                 warnings: Vec::new(),
             },

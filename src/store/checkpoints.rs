@@ -11,7 +11,7 @@ use serde_json::json;
 use sqlx::{PgConnection, types::Json};
 
 use super::{
-    Result, Store, attempts,
+    Result, Store, attempts, bounded_runs,
     events::note,
     jobs::{has_state, instance_actor},
     operations::reach,
@@ -32,6 +32,7 @@ use crate::{
         job::{CommitToGroup, JobSpec},
         offset::Offset,
         restart::CrashLoop,
+        stop_at::BoundedRun,
         topic::{TopicId, TopicPartition},
     },
 };
@@ -80,6 +81,8 @@ pub struct StartRecord {
     pub consumed_pending: Option<String>,
     /// Whether the start leaves the older checkpoints aside.
     pub set_aside: bool,
+    /// Where the partitions end, for a bounded job: replaces what was stored of an earlier run.
+    pub bounded: Option<BoundedRun>,
     /// Why the run begins.
     pub kind: AttemptKind,
     /// What is known of the crash loop that the run belongs to.
@@ -162,6 +165,7 @@ impl Store {
                     let details = json!({
                         "checkpoint": row.id, "epoch": lease.epoch, "generation": record.generation,
                         "consumed": &record.consumed_pending, "set_aside": record.set_aside,
+                        "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
                     let actor = instance_actor(&owner);
                     note(connection, Some(lease.job), "job-started", &actor, &details).await
@@ -593,6 +597,7 @@ async fn begin_run(
     )
     .execute(&mut *connection)
     .await?;
+    bounded_runs::replace(connection, lease.job, record.bounded.as_ref()).await?;
     match &record.operation {
         Some((id, step)) => reach(connection, id, step).await,
         None => Ok(()),
@@ -733,6 +738,23 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
     Ok(())
 }
 
+/// Deletes all but the newest, and sets that one aside.
+pub(super) async fn delete_checkpoints(connection: &mut PgConnection, job: JobUid) -> Result<()> {
+    sqlx::query!(
+        "DELETE FROM checkpoints WHERE job_uid = $1 AND id < (SELECT max(id) FROM checkpoints WHERE job_uid = $1)",
+        job.0,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "UPDATE checkpoints SET superseded = true WHERE job_uid = $1 AND status = 'completed'",
+        job.0,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Which checkpoints are read.
 #[derive(Default)]
 struct Query {
@@ -847,7 +869,7 @@ impl Positions {
     }
 }
 
-fn read_offset(number: i64) -> Result<Offset> {
+pub(super) fn read_offset(number: i64) -> Result<Offset> {
     Offset::new(number)
         .ok_or_else(|| StoreError::Refused(format!("the stored number {number} is no offset")))
 }

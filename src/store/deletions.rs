@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::{
-    OperationOutcome, Result, Store,
+    OperationOutcome, Result, Store, bounded_runs,
     events::note,
     jobs::{instance_actor, lock, read_name},
     leases::{Release, hold_lease, release_lease},
@@ -191,7 +191,7 @@ async fn delete(
     };
     let row = lock(connection, job).await?;
     let at_rest = match row.state {
-        JobState::Stopped => row.desired_state == DesiredState::Stopped,
+        JobState::Stopped | JobState::Finished => row.desired_state == DesiredState::Stopped,
         JobState::Failed => true,
         JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff => false,
     };
@@ -216,6 +216,7 @@ async fn delete(
         .execute(&mut *connection)
         .await?;
     if purge {
+        bounded_runs::forget(connection, job).await?;
         // Their positions go with them.
         sqlx::query!("DELETE FROM checkpoints WHERE job_uid = $1", job.0)
             .execute(&mut *connection)

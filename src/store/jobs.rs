@@ -8,6 +8,8 @@ use uuid::Uuid;
 use super::{
     OperationOutcome, Result, Store,
     attempts::{close_lost, keep_loop},
+    bounded_runs,
+    checkpoints::delete_checkpoints,
     events::note,
     leases::{Release, release_lease},
     operations::{finish, open_start},
@@ -375,7 +377,8 @@ impl Store {
         .await
     }
 
-    /// Ends a run: state, desired state, lease and operation in one transaction. Fenced; repeating it after an unknown
+    /// Ends a run: state, desired state, lease and operation in one transaction, and answers the state: a job that should be
+    /// stopped and was finished before stays finished. Fenced; repeating it after an unknown
     /// outcome succeeds. With `keep_desired` the job starts again when a server comes up. Of the failure of a job that is
     /// stopped all the same, only the record is kept.
     ///
@@ -388,23 +391,51 @@ impl Store {
         state: JobState,
         failure: Option<&JobFailure>,
         keep_desired: bool,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state,
             failure: failure.cloned(),
             desired: (!keep_desired).then_some(DesiredState::Stopped),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
-            event: if state == JobState::Failed {
-                "job-failed"
-            } else {
-                "job-stopped"
+            event: match state {
+                JobState::Failed => "job-failed",
+                JobState::Finished => "job-finished",
+                JobState::Stopped
+                | JobState::Starting
+                | JobState::Running
+                | JobState::Stopping
+                | JobState::BackingOff => "job-stopped",
             },
+            deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
     }
 
-    /// Ends a start that was refused: the job is stopped, wants what it wanted before, and its lease is released. Fenced;
-    /// repeating it after an unknown outcome succeeds.
+    /// Ends a run that somebody stopped, like [`settle_stopped`](Self::settle_stopped), and deletes its checkpoints: nothing is
+    /// left that a start would resume from. The newest one stays, set aside, because the numbers count on from it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn settle_canceled(
+        &self,
+        lease: &JobLease,
+        operation: (&OperationId, &OperationOutcome),
+        failure: Option<&JobFailure>,
+    ) -> Result<JobState> {
+        let (id, outcome) = operation;
+        let settlement = Settlement {
+            state: JobState::Stopped,
+            failure: failure.cloned(),
+            desired: Some(DesiredState::Stopped),
+            operation: Some((id.clone(), outcome.clone())),
+            event: "job-stopped",
+            deletes_checkpoints: true,
+        };
+        self.settle(lease, settlement).await
+    }
+
+    /// Ends a start that was refused: the job is stopped, or finished as before, wants what it wanted before, and its lease is
+    /// released. Fenced; repeating it after an unknown outcome succeeds.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -413,18 +444,19 @@ impl Store {
         lease: &JobLease,
         operation: Option<(&OperationId, &OperationOutcome)>,
         desired: DesiredState,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state: JobState::Stopped,
             failure: None,
             desired: Some(desired),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
             event: "start-refused",
+            deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
     }
 
-    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<()> {
+    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<JobState> {
         let lease = *lease;
         self.in_transaction(format!("settle job {}", lease.job), move |connection| {
             Box::pin(async move { settle(connection, &lease, &settlement).await })
@@ -441,25 +473,27 @@ struct Settlement {
     desired: Option<DesiredState>,
     operation: Option<(OperationId, OperationOutcome)>,
     event: &'static str,
+    deletes_checkpoints: bool,
 }
 
 async fn settle(
     connection: &mut PgConnection,
     lease: &JobLease,
     settlement: &Settlement,
-) -> Result<()> {
+) -> Result<JobState> {
     let owner = match release_lease(connection, lease).await? {
-        Release::Already => return Ok(()),
+        Release::Already => return rests_as(connection, lease.job, settlement.state).await,
         Release::Released { owner } => owner,
     };
-    write_state(
-        connection,
-        lease.job,
-        settlement.state,
-        settlement.failure.as_ref(),
-    )
-    .await?;
+    let state = rests_as(connection, lease.job, settlement.state).await?;
+    write_state(connection, lease.job, state, settlement.failure.as_ref()).await?;
+    if state == JobState::Finished {
+        bounded_runs::finished(connection, lease.job).await?;
+    }
     forget_run(connection, lease.job).await?;
+    if settlement.deletes_checkpoints {
+        delete_checkpoints(connection, lease.job).await?;
+    }
     // What is open still was not ended by whoever ran it.
     close_lost(connection, lease.job).await?;
     if settlement.desired == Some(DesiredState::Stopped) {
@@ -480,6 +514,7 @@ async fn settle(
         "epoch": lease.epoch,
         "operation": settlement.operation.as_ref().map(|(id, _)| id),
         "failure": &settlement.failure,
+        "checkpoints_deleted": settlement.deletes_checkpoints,
     });
     note(
         connection,
@@ -488,7 +523,16 @@ async fn settle(
         &instance_actor(&owner),
         &details,
     )
-    .await
+    .await?;
+    Ok(state)
+}
+
+/// A job that was finished is so again when a start was refused or called off: no run has replaced the one it finished.
+async fn rests_as(connection: &mut PgConnection, job: JobUid, state: JobState) -> Result<JobState> {
+    if state == JobState::Stopped && bounded_runs::is_finished(connection, job).await? {
+        return Ok(JobState::Finished);
+    }
+    Ok(state)
 }
 
 /// How a server stands in the history when it acts by itself.

@@ -13,6 +13,7 @@
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
 
 mod attempts;
+mod bounded_runs;
 mod checkpoints;
 mod deletions;
 mod errors;

@@ -70,6 +70,17 @@ export interface StartupMode {
   timestamp?: string | null;
 }
 
+/** A bounded run and how far it has come. */
+export interface Bounded {
+  stop_at: { mode: string; timestamp?: string | null };
+  begun_by?: number | null;
+  finished_at?: string | null;
+  partitions: number;
+  ended_partitions: number;
+  remaining: number | null;
+  waits_for_log?: { topic: string; partition: number }[];
+}
+
 export interface FailedRecord {
   topic: string;
   partition: number;
@@ -134,6 +145,7 @@ export interface JobView extends JobItem {
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
   warnings?: Reason[];
+  bounded?: Bounded | null;
 }
 
 /** A partition that is not read, where it stands and why. */
@@ -184,6 +196,7 @@ export interface PartitionOffsets {
   last_stable: number | null;
   latest: number | null;
   readable_end: number | null;
+  stop_offset?: number | null;
   position: number | null;
   start_reason?: string | null;
   position_id?: number | null;

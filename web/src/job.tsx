@@ -3,7 +3,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Attempts } from './attempts';
-import { get, paths, type AttemptPage, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode } from './api';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode } from './api';
 import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
@@ -162,6 +162,9 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {view.startup_mode !== null && view.startup_mode !== undefined && (
           <Fact name="startup mode"><Startup mode={view.startup_mode} /></Fact>
         )}
+        {view.bounded !== null && view.bounded !== undefined && (
+          <Fact name="bounded"><BoundedRun run={view.bounded} /></Fact>
+        )}
         {view.discovery !== null && view.discovery !== undefined && (
           <Fact name="partition discovery"><Looks discovery={view.discovery} /></Fact>
         )}
@@ -235,6 +238,20 @@ function Lag({ name, children }: { name: string; children: ComponentChildren }) 
 
 function Fact({ name, children }: { name: string; children: ComponentChildren }) {
   return <div><dt>{name}</dt><dd>{children}</dd></div>;
+}
+
+function BoundedRun({ run }: { run: Bounded }) {
+  const at = utc(run.stop_at.timestamp);
+  const waits = run.waits_for_log ?? [];
+  return (
+    <>
+      stop at {run.stop_at.mode} {at !== null && <span class="whole">{at}</span>}
+      <div data-field="bounded.ended_partitions">{run.ended_partitions} of {count(run.partitions, 'partition')} ended</div>
+      <div class="muted">remaining <span data-field="bounded.remaining"><Num value={run.remaining} /></span></div>
+      {run.finished_at !== null && run.finished_at !== undefined && <div class="muted">finished at {utc(run.finished_at) ?? run.finished_at}</div>}
+      {waits.length > 0 && <Word tone="warn">waits for log: {waits.map((one) => `${one.topic}/${one.partition}`).join(', ')}</Word>}
+    </>
+  );
 }
 
 function Startup({ mode }: { mode: StartupMode }) {

@@ -9,6 +9,7 @@ const STATES: Record<string, Tone> = {
   'backing-off': 'warn',
   failed: 'bad',
   stopped: 'off',
+  finished: 'ok',
 };
 
 const HEALTH: Record<string, Tone> = {

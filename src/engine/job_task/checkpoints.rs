@@ -401,7 +401,7 @@ impl JobTask {
         &mut self,
         note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
-        if self.is_fenced() {
+        if self.is_fenced {
             return;
         }
         if self.open_notes >= OPEN_NOTES {
@@ -419,6 +419,9 @@ impl JobTask {
             let Some(subtask) = self.subtasks.get(slow.subtask as usize) else {
                 continue;
             };
+            if !slow.at.is_empty() {
+                continue;
+            }
             let activity = subtask.view.activity();
             slow.at = activity.name().to_owned();
             flushing |= activity == Activity::SinkFlush;
@@ -510,6 +513,8 @@ impl JobTask {
         if let Err(error) = outcome {
             tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
         }
+        self.commit_was_refused =
+            matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);
         let (group_commit, next) = self.commits.ended(id, outcome, self.run.clock.now());
         self.commit_is_settled(id, &group_commit, Some(took));
         if let Some(commit) = next {
@@ -549,7 +554,7 @@ impl JobTask {
             .as_ref()
             .and_then(|stopping| stopping.report.as_ref())
             .is_some_and(|last| last.id == id);
-        if is_last_of_stop {
+        if is_last_of_stop && !self.commits_again(&report) {
             self.stopped(Some(report));
         }
     }

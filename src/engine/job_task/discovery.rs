@@ -83,6 +83,10 @@ impl JobTask {
         }
         let mut history: BTreeMap<&'static str, Vec<Value>> = BTreeMap::new();
         for (partition, change) in changes {
+            // What appears after a bounded run has begun is no part of it.
+            if self.run.ends.is_some() && matches!(change, Change::Appeared) {
+                continue;
+            }
             if let Some((kind, entry)) = self.carry_out_change(partition, change) {
                 history.entry(kind).or_default().push(entry);
             }

@@ -7,6 +7,7 @@
 
 mod checkpoints;
 mod discovery;
+mod ending;
 mod left_out;
 mod notes;
 mod observation;
@@ -106,6 +107,8 @@ struct Stopping {
     /// `Stop`, or `Failure` for a run that fails.
     kind: CheckpointKind,
     required: bool,
+    /// Whether it is the end of a bounded run, which nobody has to ask for.
+    finishes: bool,
     /// Until when the checkpoint may take.
     deadline: Instant,
     asked_at: DateTime<Utc>,
@@ -179,6 +182,8 @@ pub(super) struct JobTask {
     skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
     commits: GroupCommits,
+    /// Whether the group refused the last commit, for a reason that does not pass.
+    commit_was_refused: bool,
     attempt: Option<checkpoints::Attempt>,
     waiters: Waiters,
     queued_waiters: Vec<QueuedWaiter>,
@@ -202,6 +207,8 @@ pub(super) struct JobTask {
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
+    /// The lease is lost, which a run may hear while it ends for another reason: the history is another owner's then.
+    is_fenced: bool,
     waiting: BTreeMap<Code, Waiting>,
     stopping: Option<Stopping>,
     /// The first record that cannot be processed; the run ends with it.
@@ -224,6 +231,10 @@ impl JobTask {
                 LivePartition {
                     subtask,
                     position: position.next_offset,
+                    stop_offset: run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
                     reason: run.reasons.get(partition).copied(),
                 },
             )
@@ -345,6 +356,7 @@ impl JobTask {
             partitions,
             committer: None,
             commits: GroupCommits::default(),
+            commit_was_refused: false,
             attempt: None,
             waiters: Vec::new(),
             queued_waiters: Vec::new(),
@@ -361,6 +373,7 @@ impl JobTask {
             store_writes: store_writes::StoreWrites::default(),
             open_notes: 0,
             lease_doubt: None,
+            is_fenced: false,
             waiting: BTreeMap::new(),
             stopping: None,
             blocked: None,
@@ -397,6 +410,9 @@ impl JobTask {
         let (producer, batches) = handover_slot::channel();
         let view = Arc::new(SubtaskView::default());
         let mut fetcher = Fetcher::new(self.run.spec.source.format, Arc::clone(&view.counters));
+        if let Some(ends) = &self.run.ends {
+            fetcher.end_at(ends.clone());
+        }
         let mut assignments = Vec::new();
         let mut begin = Vec::new();
         for (partition, state) in self
@@ -488,7 +504,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if self.is_fenced() {
+        if self.is_fenced {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -535,13 +551,18 @@ impl JobTask {
             .as_ref()
             .is_some_and(|attempt| attempt.checkpoint.is_some());
         let is_known = !cut_off && !store_has_not_said;
-        match self.end.take() {
-            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(Box::new(StopOutcome {
+        let end = self.end.take();
+        let mut whole = |outcome: Box<StopOutcome>| {
+            Box::new(StopOutcome {
                 checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
                 will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
                 blocked: self.blocked.take(),
-            })),
+            })
+        };
+        match end {
+            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(whole(outcome)),
+            Some(JobEnd::Finished(outcome)) => JobEnd::Finished(whole(outcome)),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
                 part: "job task".to_owned(),
@@ -601,14 +622,9 @@ impl JobTask {
         }
     }
 
-    /// Whether the run has ended because its lease is lost: the history is another owner's then.
-    fn is_fenced(&self) -> bool {
-        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
-    }
-
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced {
             return;
         }
         let (id, phases, outcome) = (
@@ -636,6 +652,7 @@ impl JobTask {
     }
 
     fn fail(&mut self, error: JobError) {
+        self.is_fenced |= matches!(error, JobError::Fenced);
         // The first cause is the one to tell; what follows from it would hide it.
         if self.end.is_some() {
             return;
@@ -844,6 +861,7 @@ impl JobTask {
         self.stopping = Some(Stopping {
             kind,
             required,
+            finishes: false,
             deadline: now + timeout,
             asked_at: self.run.clock.now(),
             insist_until: now + timeout.mul_f64(INSIST_SHARE),
@@ -871,12 +889,17 @@ impl JobTask {
         if fails && let Some(cause) = self.blocked.take() {
             return self.fail(cause);
         }
-        self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
+        let outcome = Box::new(StopOutcome {
             checkpoint,
             will_replay: None,
             leaked_threads: 0,
             blocked: None,
-        })));
+        });
+        self.end = Some(if self.is_finished() {
+            JobEnd::Finished(outcome)
+        } else {
+            JobEnd::Stopped(outcome)
+        });
     }
 
     fn on_lease(&mut self, health: Option<LeaseHealth>) {
@@ -939,7 +962,11 @@ impl JobTask {
                 detail,
             } => {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
-                self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
+                self.coordinate(CoordinatorEvent::PrepareFailed {
+                    id,
+                    subtask,
+                    detail,
+                });
             }
             SubtaskEvent::Parked {
                 partition,
@@ -987,6 +1014,9 @@ impl JobTask {
         };
         if let Some(report) = stopping.report.clone() {
             // The checkpoint is stored; only its commit to the group is open.
+            if self.waits_for_last_commit(&report) {
+                return;
+            }
             return self.stopped(Some(report));
         }
         let (own, asked_at, kind) = (stopping.attempt, stopping.asked_at, stopping.kind);

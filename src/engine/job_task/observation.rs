@@ -42,6 +42,7 @@ impl JobTask {
         self.watch_pending();
         self.ask_bounds();
         self.tell_left_out();
+        self.watch_ends();
         let sink_problem = self
             .subtasks
             .iter()
@@ -156,6 +157,11 @@ impl JobTask {
                 LivePartition {
                     subtask: state.subtask,
                     position,
+                    stop_offset: self
+                        .run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
                     reason: state.reason.filter(|_| position.is_some()),
                 },
             )
@@ -170,10 +176,9 @@ impl JobTask {
             epoch: self.run.lease.epoch,
             since: self.since,
             observed_at: self.run.clock.now(),
-            stopping: self
-                .stopping
-                .as_ref()
-                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop),
+            stopping: self.stopping.as_ref().is_some_and(|stopping| {
+                stopping.kind == CheckpointKind::Stop && !stopping.finishes
+            }),
             partitions: Arc::new(partitions.collect()),
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),

@@ -4,6 +4,7 @@
 //! with a deadline; that something does *not* happen is shown by an event that would have come after it. Rules that must
 //! hold in every run are checked by the surroundings themselves and collected as violations (see [`World`]'s drop).
 
+mod bounded;
 mod checkpoints;
 mod cluster;
 mod discovery;
@@ -35,10 +36,10 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, TopicId, TopicPartition,
+    Offset, PartitionOffsets, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::{Block, ErrorsSpec, OnBadRecord},
-    job::{CheckpointSpec, CommitToGroup, Format, PositionPolicy, SourceSpec},
+    job::{CheckpointSpec, CommitToGroup, Format, OnCancel, PositionPolicy, SourceSpec},
     job_status::JobStatus,
     limits::LimitsSpec,
     resolver::StartReason,
@@ -105,6 +106,8 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// Where a bounded run ends.
+    ends: Option<PartitionOffsets>,
     /// The id of the topic that the positions belong to.
     topic_id: Option<&'static str>,
     /// Partitions that the start only keeps.
@@ -120,6 +123,7 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            ends: None,
             topic_id: None,
             reasons: BTreeMap::new(),
             source: |_| {},
@@ -133,6 +137,7 @@ fn timing(interval: Duration, timeout: Duration) -> CheckpointSpec {
         interval: HumanDuration(interval),
         timeout: HumanDuration(timeout),
         min_pause: HumanDuration(Duration::ZERO),
+        on_cancel: OnCancel::Retain,
     }
 }
 
@@ -235,6 +240,7 @@ impl World {
             spec,
             lease,
             start,
+            ends: setup.ends,
             reasons: setup
                 .reasons
                 .into_iter()
@@ -322,6 +328,7 @@ async fn stop(job: &JobHandle, how: StopCheckpoint) -> StopOutcome {
 fn stopped(end: JobEnd) -> StopOutcome {
     match end {
         JobEnd::Stopped(outcome) => *outcome,
+        JobEnd::Finished(outcome) => panic!("the job finished: {outcome:?}"),
         JobEnd::Failed(error) => panic!("the job failed: {error}"),
     }
 }
@@ -329,7 +336,9 @@ fn stopped(end: JobEnd) -> StopOutcome {
 async fn failure(job: &JobHandle) -> JobError {
     match within("the end of the job", job.ended()).await {
         JobEnd::Failed(error) => error,
-        JobEnd::Stopped(outcome) => panic!("the job stopped: {outcome:?}"),
+        JobEnd::Stopped(outcome) | JobEnd::Finished(outcome) => {
+            panic!("the job ended without a failure: {outcome:?}")
+        }
     }
 }
 

@@ -526,6 +526,8 @@ impl<'a> Resolution<'a> {
                 .and_then(|all| all.get(partition).copied()),
             kept: None,
             position_id: placed.position_id,
+            stop_at: None,
+            stop_reason: None,
         };
         if planned.is_read() {
             let movement = self.movement(partition, facts, placed);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -11,6 +12,7 @@ use crate::model::{
     code::Code,
     ids::CheckpointId,
     offset::Offset,
+    stop_at::StopAt,
     topic::{TopicId, TopicPartition},
 };
 
@@ -57,6 +59,26 @@ pub enum StartReason {
     NoLeader,
 }
 
+/// Why a partition of a bounded run ends where it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The run goes on: the end was resolved when it began.
+    RunGoesOn,
+    /// The end of what could be read.
+    StopLatest,
+    /// First record at or after the instant.
+    StopTimestamp,
+    /// No record at or after the instant: the end of what could be read.
+    StopTimestampPastEnd,
+    /// The given offset.
+    StopSpecificOffset,
+    /// The group's committed offset.
+    StopGroupOffset,
+    /// It appeared after the run had begun and is no part of it: it ends where it begins.
+    NotPartOfTheRun,
+}
+
 /// One partition of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlannedPartition {
@@ -72,7 +94,7 @@ pub struct PlannedPartition {
     pub earliest: Option<Offset>,
     /// Up to where the job can read; `null` without a leader.
     pub readable_end: Option<Offset>,
-    /// Offsets from `start_at` to `readable_end`.
+    /// Offsets from `start_at` to `readable_end`; of a bounded job to `stop_at`.
     pub to_read: Option<i64>,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,
@@ -91,6 +113,12 @@ pub struct PlannedPartition {
     /// The checkpoint that decided this position, if it is not this start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_id: Option<CheckpointId>,
+    /// Where the partition of a bounded job ends: the first offset that is not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at: Option<Offset>,
+    /// Why it ends there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
 }
 
 impl PlannedPartition {
@@ -181,6 +209,21 @@ impl PlannedSink {
     }
 }
 
+/// The bounded run that a start begins or goes on with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedRun {
+    /// The wish of the spec.
+    pub stop_at: StopAt,
+    /// The checkpoint that began the run this start goes on with; `null` where the start begins a run.
+    pub goes_on_from: Option<CheckpointId>,
+    /// When the run that goes on began.
+    pub begun_at: Option<DateTime<Utc>>,
+    /// Partitions with an end.
+    pub partitions: usize,
+    /// Of these, the ones that begin at their end or behind it.
+    pub at_their_end: usize,
+}
+
 /// The decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResolvedStart {
@@ -200,6 +243,9 @@ pub struct ResolvedStart {
     /// Where the records go.
     #[serde(default)]
     pub sink: PlannedSink,
+    /// Where a bounded job ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounded: Option<PlannedRun>,
     /// What stands against it; a start is refused while there is one.
     pub blockers: Vec<Blocker>,
     /// What to know.
@@ -209,7 +255,7 @@ pub struct ResolvedStart {
 /// Sums of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanTotals {
-    /// Offsets to read until the end as it is now, over the partitions where it is known.
+    /// Offsets to read until the end as it is now, or until the ends of a bounded run, over the partitions where it is known.
     pub to_read: i64,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,

@@ -15,6 +15,7 @@ use crate::model::{
     topic::{TopicId, TopicPartition},
 };
 
+mod ends;
 mod properties;
 
 use PositionPolicy::{Earliest, Fail, Latest};

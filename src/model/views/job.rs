@@ -11,11 +11,12 @@ use crate::model::{
     job::JobSpec,
     job_state::{DesiredState, JobState},
     job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus, JobFailure, Waiting},
-    limits::LimitsSpec,
     parked::ParkedPartition,
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
+    stop_at::StopAt,
+    topic::TopicPartition,
 };
 
 /// A step that makes sense now, as a line to run.
@@ -100,9 +101,10 @@ pub struct CrashLoopView {
 /// How fast a job may go, and whether that holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LimitsView {
-    /// The limits.
-    #[serde(flatten)]
-    pub limits: LimitsSpec,
+    /// Records in a second; `null` for no limit.
+    pub records_per_s: Option<u64>,
+    /// Bytes of keys and values in a second; `null` for no limit.
+    pub bytes_per_s: Option<u64>,
     /// Whether there are records now that the limits hold back; `null` when it does not run.
     pub throttled: Option<bool>,
     /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
@@ -122,6 +124,30 @@ pub struct Commands {
     pub trigger_checkpoint: String,
     /// Compare the offsets.
     pub offsets: String,
+}
+
+/// The bounded run of a job (`source.stop_at`), and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BoundedView {
+    /// Where it is to end, in the words of the spec.
+    pub stop_at: StopAt,
+    /// The `start` checkpoint that made numbers of it; `null` before the first start with this `stop_at`.
+    pub begun_by: Option<CheckpointId>,
+    /// When that was.
+    pub begun_at: Option<DateTime<Utc>>,
+    /// When the job came to be `finished` with it.
+    pub finished_at: Option<DateTime<Utc>>,
+    /// Partitions with an end; `/offsets` shows each `stop_offset`.
+    pub partitions: usize,
+    /// Of these, the ones that are read up to it.
+    pub ended_partitions: usize,
+    /// Offsets from the positions (of a job that does not run, from the checkpoint) to the ends; `null` where unknown.
+    pub remaining: Option<i64>,
+    /// Partitions that are read as far as can be, whose log does not reach the end yet: it has not grown that far, or a
+    /// transaction is open before it.
+    pub waits_for_log: Vec<TopicPartition>,
+    /// Partitions that are parked before their ends: the run does not end until they go on.
+    pub parked: Vec<TopicPartition>,
 }
 
 /// One job.
@@ -159,6 +185,8 @@ pub struct JobView {
     pub commit_mode: &'static str,
     /// The startup mode and whether it counts.
     pub startup_mode: ModeEffect,
+    /// The bounded run; `null` for a job without an end.
+    pub bounded: Option<BoundedView>,
     /// A start asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// Whether a restart is needed for the spec to count wholly.

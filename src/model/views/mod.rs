@@ -16,8 +16,8 @@ pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
-    Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint, LimitsView,
-    ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
+    BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
+    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,

@@ -148,8 +148,11 @@ pub struct PartitionOffsetsView {
     pub last_stable: Option<Offset>,
     /// End of the log.
     pub latest: Option<Offset>,
-    /// Up to where this job can read: `last_stable` or `latest`, by its isolation. Lags are measured to it.
+    /// Up to where this job can read: `last_stable` or `latest`, by its isolation. Lags are measured to it, or to
+    /// `stop_offset` where that comes before.
     pub readable_end: Option<Offset>,
+    /// Where the bounded run ends: the first offset that is not read. `null` for a job without an end.
+    pub stop_offset: Option<Offset>,
     /// The live position: next record to read.
     pub position: Option<Offset>,
     /// Why the run began to read it where it did; `null` for a job that does not run, and while it waits for a position.

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{JobTask, LAST_PAUSE, Step, Trouble};
 use crate::{
+    crash_point::CrashPoint,
     engine::{
         JobEnd,
         error::{ConsumerError, ErrorClass, JobError},
@@ -14,7 +15,7 @@ use crate::{
     model::{
         attempt::{AttemptKind, AttemptOutcome},
         code::Code,
-        job_state::JobState,
+        job_state::{DesiredState, JobState},
         job_status::JobFailure,
         restart::{CrashLoop, Decision},
     },
@@ -24,7 +25,8 @@ use crate::{
 
 impl JobTask {
     pub(super) async fn run_ended(&mut self, end: JobEnd) {
-        self.failed_run = true;
+        let finished = matches!(end, JobEnd::Finished(_));
+        self.failed_run = !finished;
         self.keep_parked().await;
         let ran_for = self.run_since.elapsed();
         self.forget_run();
@@ -38,6 +40,7 @@ impl JobTask {
                 part: "job task".to_owned(),
                 detail: "it ended without being asked to".to_owned(),
             },
+            JobEnd::Finished(_) => return self.run_finished().await,
         };
         let failure = error.failure(self.core.now());
         match error {
@@ -70,6 +73,31 @@ impl JobTask {
         }
     }
 
+    /// A bounded run has come to its ends, its last checkpoint is stored and the group knows it.
+    async fn run_finished(&mut self) {
+        self.note_end(AttemptOutcome::Finished, None).await;
+        let Some(lease) = self.lease else {
+            return self.start_later();
+        };
+        CrashPoint::BeforeStopSettled.reached();
+        let finished = self
+            .settle_as(&lease, JobState::Finished, None, false)
+            .await;
+        self.lease = None;
+        match finished {
+            Ok(state) => {
+                tracing::info!(job = %self.job.name, "the bounded run has ended");
+                // Whoever sees the state sees what belongs to it.
+                refresh_checkpoint(&self.core, &self.job).await;
+                self.core.refresh(&self.job).await;
+                self.show_row(state, Some(DesiredState::Stopped), None);
+                self.job.measure_anew();
+            }
+            // Whoever takes the job up finds all its ends reached, and finishes it again.
+            Err(_) => self.start_later(),
+        }
+    }
+
     /// Begins again from the newest checkpoint, under a new epoch, after something outside was away.
     async fn restart(&mut self, cause: &JobFailure) {
         self.show(JobState::Starting);
@@ -92,13 +120,12 @@ impl JobTask {
         state: JobState,
         failure: Option<&JobFailure>,
         keep_desired: bool,
-    ) -> Step<()> {
+    ) -> Step<JobState> {
         let store = &self.core.store;
         self.settle(|| async {
-            store
+            Ok(store
                 .settle_stopped(lease, None, state, failure, keep_desired)
-                .await?;
-            Ok(())
+                .await?)
         })
         .await
     }
@@ -126,7 +153,7 @@ impl JobTask {
             (facts.row.spec.restart.clone(), facts.row.crash_loop.clone())
         };
         let dice = fastrand::f64();
-        let now = self.core.now();
+        let (now, ended_at) = (self.core.now(), Instant::now());
         let (crash_loop, decision) =
             CrashLoop::after_crash(before, &strategy, &failure, ran_for, now, dice);
         let (records, bytes) = self.ended_run.take().unwrap_or_default();
@@ -137,18 +164,7 @@ impl JobTask {
             bytes,
             first_of_loop: crash_loop.failures.len() == 1,
         };
-        {
-            let mut facts = self.job.shared();
-            facts.counters.crashes += 1;
-            facts.row.crash_loop = Some(crash_loop.clone());
-        }
-        if let Decision::RestartAfter(pause) = &decision {
-            let (cause, restart) = (&failure.summary, crash_loop.restarts);
-            tracing::error!(job = %self.job.name, cause, restart, ?pause, "the job crashed and is started again after a pause");
-            self.start_at = Instant::now() + *pause;
-            self.next_kind = AttemptKind::AfterCrash;
-            self.show_row(JobState::BackingOff, None, None);
-        }
+        // Before it is shown: what somebody has seen is not forgotten by a server that dies now.
         if let Some(lease) = self.lease {
             let store = &self.core.store;
             let noted = self
@@ -157,6 +173,18 @@ impl JobTask {
             if matches!(noted, Err(Trouble::Fenced)) {
                 self.lease = None;
             }
+        }
+        {
+            let mut facts = self.job.shared();
+            facts.counters.crashes += 1;
+            facts.row.crash_loop = Some(crash_loop.clone());
+        }
+        if let Decision::RestartAfter(pause) = &decision {
+            let (cause, restart) = (&failure.summary, crash_loop.restarts);
+            tracing::error!(job = %self.job.name, cause, restart, ?pause, "the job crashed and is started again after a pause");
+            self.start_at = ended_at + *pause;
+            self.next_kind = AttemptKind::AfterCrash;
+            self.show_row(JobState::BackingOff, None, None);
         }
         if let Decision::GiveUp(why) = decision {
             failure.summary = format!("{}; {why}", failure.summary);

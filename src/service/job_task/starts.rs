@@ -24,10 +24,12 @@ use crate::{
         ids::{CheckpointId, InstallId},
         job_state::JobState,
         job_status::JobFailure,
+        offset::PartitionOffsets,
         operation::Operation,
         resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
         restart::CrashLoop,
         start::StartRequest,
+        stop_at::BoundedRun,
         topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
@@ -46,6 +48,14 @@ use crate::{
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
+
+/// Where a run begins and ends.
+pub(super) struct RunBegin {
+    /// The stored `start` checkpoint.
+    start: Checkpoint,
+    reasons: BTreeMap<TopicPartition, StartReason>,
+    ends: Option<PartitionOffsets>,
+}
 
 impl JobTask {
     pub(super) async fn start(&mut self, asked: Option<&Asked>) {
@@ -158,6 +168,7 @@ impl JobTask {
             crash_loop: crash_loop.clone(),
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
+            bounded: resolved.bounded_run(checkpoint.id, core.now()),
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
         };
         self.insist(operation, "the positions are stored", || async {
@@ -171,8 +182,13 @@ impl JobTask {
         let report = report_of(&resolved, checkpoint.id);
         let reasons = resolved.partitions.iter();
         let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
-        self.spawn(claim, lease, (checkpoint, reasons.collect()), cluster)
-            .await;
+        let begin = RunBegin {
+            start: checkpoint,
+            reasons: reasons.collect(),
+            ends: record.bounded.as_ref().map(BoundedRun::stop_offsets),
+        };
+        self.job.shared().bounded = record.bounded;
+        self.spawn(claim, lease, begin, cluster).await;
         Ok(report)
     }
 
@@ -403,7 +419,7 @@ impl JobTask {
         &mut self,
         claim: Claim,
         lease: JobLease,
-        (start, reasons): (Checkpoint, BTreeMap<TopicPartition, StartReason>),
+        begin: RunBegin,
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
@@ -420,8 +436,9 @@ impl JobTask {
             install,
             spec: row.spec.clone(),
             lease,
-            start,
-            reasons,
+            start: begin.start,
+            reasons: begin.reasons,
+            ends: begin.ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
             dead_letters,
@@ -494,33 +511,30 @@ impl JobTask {
             .settle(|| async {
                 let ended = Some((&operation.id, &outcome));
                 let store = &core.store;
-                match &before.failure {
+                let rests = match &before.failure {
                     None => {
                         store
                             .refuse_start(&lease, ended, asked.desired_if_refused())
-                            .await?;
+                            .await?
                     }
                     // It needs a decision as before, and it should run as before.
                     Some(failure) => {
                         let state = JobState::Failed;
                         store
                             .settle_stopped(&lease, ended, state, Some(failure), true)
-                            .await?;
+                            .await?
                     }
-                }
-                Ok(())
+                };
+                Ok(rests)
             })
             .await;
-        if settled.is_err() {
+        let Ok(rests) = settled else {
             return;
-        }
+        };
         self.lease = None;
         match &before.failure {
-            None => {
-                let desired = asked.desired_if_refused();
-                self.show_row(JobState::Stopped, Some(desired), None);
-            }
-            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+            None => self.show_row(rests, Some(asked.desired_if_refused()), None),
+            Some(failure) => self.show_row(rests, None, Some(failure)),
         }
         self.core.announce(&operation.id);
         self.core.refresh(&self.job).await;

@@ -19,6 +19,7 @@ use crate::{
     model::{
         attempt::AttemptOutcome,
         code::Code,
+        job::OnCancel,
         job_state::{DesiredState, JobState},
         job_status::JobFailure,
         operation::Operation,
@@ -42,12 +43,18 @@ impl JobTask {
         let until = Instant::now() + request.timeout.0;
         let mut report = None;
         let mut blocked = None;
+        // A job that has finished meanwhile stays so: there is nothing to stop.
+        let mut state = match before {
+            JobState::Finished => before,
+            _ => JobState::Stopped,
+        };
         if let Some(run) = self.run.clone() {
             let Some(ended) = self.end_run(run, operation, request, until).await else {
                 return;
             };
             report = ended.report;
             blocked = ended.blocked;
+            state = ended.state;
         }
         let report = match report {
             Some(report) => report,
@@ -58,7 +65,8 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the lease is released").await;
         self.failed_run = false;
-        self.settle_stop(operation, &report, blocked.as_ref()).await;
+        self.settle_stop(operation, &report, state, blocked.as_ref())
+            .await;
     }
 
     /// Stops the run for an operation. `None`: it goes on or has failed, and the operation has ended with that.
@@ -72,6 +80,7 @@ impl JobTask {
         let mut ended = EndedRun {
             report: None,
             blocked: None,
+            state: JobState::Stopped,
         };
         let mut how = AttemptOutcome::Stopped;
         self.show(JobState::Stopping);
@@ -90,6 +99,11 @@ impl JobTask {
                 ended.report = Some(self.stop_report(&run, &outcome, until).await);
                 let now = self.core.now();
                 ended.blocked = outcome.blocked.as_ref().map(|error| error.failure(now));
+            }
+            Ok(JobEnd::Finished(outcome)) => {
+                ended.report = Some(self.stop_report(&run, &outcome, until).await);
+                ended.state = JobState::Finished;
+                how = AttemptOutcome::Finished;
             }
             Ok(JobEnd::Failed(error)) => {
                 self.failed_run = true;
@@ -134,8 +148,19 @@ impl JobTask {
         &mut self,
         operation: &Operation,
         report: &StopReport,
+        state: JobState,
         blocked: Option<&JobFailure>,
     ) {
+        let row = self.job.row();
+        let deletes =
+            state == JobState::Stopped && row.spec.checkpoint.on_cancel == OnCancel::Delete;
+        let mut report = report.clone();
+        if deletes {
+            // Whatever was said of the checkpoints holds no longer.
+            report.will_replay = None;
+            report.resume_from =
+                SinkEnd::quiet(report.fence).resume_from(None, row.spec.startup_mode.name());
+        }
         let outcome = OperationOutcome::Succeeded {
             changed: true,
             step: "released".to_owned(),
@@ -155,19 +180,25 @@ impl JobTask {
             let settled = self
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
-                    let state = JobState::Stopped;
                     CrashPoint::BeforeStopSettled.reached();
-                    core.store
-                        .settle_stopped(&lease, ended, state, blocked, false)
-                        .await?;
+                    let rests = if deletes {
+                        core.store
+                            .settle_canceled(&lease, (&operation.id, &outcome), blocked)
+                            .await?
+                    } else {
+                        core.store
+                            .settle_stopped(&lease, ended, state, blocked, false)
+                            .await?
+                    };
                     CrashPoint::StopSettled.reached();
-                    Ok(())
+                    Ok(rests)
                 })
                 .await;
             match settled {
-                Ok(()) => {
+                Ok(rests) => {
                     self.lease = None;
-                    self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+                    self.show_row(rests, Some(DesiredState::Stopped), None);
+                    refresh_checkpoint(&self.core, &self.job).await;
                     self.core.refresh(&self.job).await;
                     self.core.announce(&operation.id);
                     self.job.measure_soon.notify_one();
@@ -369,14 +400,15 @@ impl JobTask {
         }
         let settled = self.settle_as(&lease, JobState::Stopped, None, false).await;
         self.lease = None;
-        if settled.is_ok() {
-            self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+        if let Ok(state) = settled {
+            self.show_row(state, Some(DesiredState::Stopped), None);
             self.core.refresh(&self.job).await;
         }
     }
 
     /// The server goes down: a last checkpoint, and the job starts again when a server comes up.
     pub(super) async fn shut_down(mut self) {
+        let mut state = JobState::Stopped;
         if let Some(run) = self.run.take() {
             let left = self.core.shutdown_time_left();
             let patience = left.saturating_sub(SETTLE_RESERVE).max(FIRST_PAUSE);
@@ -387,24 +419,29 @@ impl JobTask {
                 Ok(Ok(JobEnd::Failed(error))) => {
                     tracing::warn!(job = %self.job.name, %error, "the run failed while the server went down");
                 }
+                Ok(Ok(JobEnd::Finished(_))) => state = JobState::Finished,
                 Ok(Ok(JobEnd::Stopped(_)) | Err(_)) => {}
                 Err(_elapsed) => {
                     tracing::warn!(job = %self.job.name, "the run did not end in time");
                 }
             }
             self.forget_run();
-            self.note_end(AttemptOutcome::ServerStopped, None).await;
+            let how = match state {
+                JobState::Finished => AttemptOutcome::Finished,
+                _ => AttemptOutcome::ServerStopped,
+            };
+            self.note_end(how, None).await;
         }
         let Some(lease) = self.lease else {
             return;
         };
         // The pause after a crash is not shortened by the server's own.
-        let state = if self.job.state() == JobState::BackingOff {
-            JobState::BackingOff
-        } else {
-            JobState::Stopped
-        };
-        let settled = self.settle_as(&lease, state, None, true).await;
+        if self.job.state() == JobState::BackingOff {
+            state = JobState::BackingOff;
+        }
+        // A job that has come to its ends does not start again by itself.
+        let keep_desired = state != JobState::Finished;
+        let settled = self.settle_as(&lease, state, None, keep_desired).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");
         }

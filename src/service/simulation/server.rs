@@ -402,6 +402,7 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
+                        run: None,
                     };
                 }
                 Err(_) => self.pause(&mut attempts).await?,
@@ -487,6 +488,7 @@ impl Server {
             lease,
             start,
             reasons: std::collections::BTreeMap::new(),
+            ends: None,
             kafka,
             sink,
             dead_letters: None,
@@ -558,7 +560,7 @@ impl Server {
         self.run = None;
         let error = match end {
             JobEnd::Failed(error) => error,
-            JobEnd::Stopped(_) => {
+            JobEnd::Stopped(_) | JobEnd::Finished(_) => {
                 self.world
                     .state()
                     .violation(format_args!("I9: a run ended without being asked to"));
@@ -675,7 +677,9 @@ impl Server {
                     drop(gone_on.await);
                     return;
                 }
-                Ok(JobEnd::Stopped(outcome)) => self.judge_stop(&run, &outcome),
+                Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome)) => {
+                    self.judge_stop(&run, &outcome)
+                }
                 Ok(JobEnd::Failed(error)) => {
                     self.note_failure(&error);
                     if matches!(error, JobError::Fenced) {
@@ -775,7 +779,9 @@ impl Server {
         if let Some(run) = self.run.take() {
             let stop = run.stop(StopCheckpoint::BestEffort, Duration::from_secs(10));
             match timeout(Duration::from_secs(40), stop).await {
-                Ok(Ok(JobEnd::Stopped(outcome))) => self.judge_stop(&run, &outcome),
+                Ok(Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome))) => {
+                    self.judge_stop(&run, &outcome)
+                }
                 Ok(Ok(JobEnd::Failed(error))) => self.note_failure(&error),
                 Ok(Err(_)) => {}
                 Err(_elapsed) => self

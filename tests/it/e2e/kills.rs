@@ -1,6 +1,7 @@
 //! `kill -9`, again and again.
 
 mod backing_off;
+mod bounded;
 mod crash_points;
 
 use std::{collections::BTreeMap, time::Duration};

@@ -4,6 +4,7 @@
 //! of a neighbouring project that it makes impossible here, where there is one.
 
 mod bad_record;
+mod bounded;
 mod broker;
 mod changed_topics;
 mod dead_letters;

@@ -226,6 +226,7 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        bounded: None,
         kind: AttemptKind::Start,
         crash_loop: None,
         operation: None,

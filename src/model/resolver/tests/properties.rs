@@ -68,6 +68,7 @@ fn broker_facts() -> impl Strategy<Value = BrokerFacts> {
                 })
                 .collect(),
             missing_topics,
+            ends: EndFacts::default(),
         })
 }
 
