@@ -332,6 +332,8 @@ async fn out_of_range(world: &World, policy: PositionPolicy, bounds: (i64, i64))
         partitions: BTreeMap::from([(0, Some(50)), (1, Some(0))]),
         ..Setup::default()
     };
+    // Else it would be parked for want of its topic.
+    world.cluster.topic(Some(("a", 2)));
     let errors = ErrorsSpec::default();
     let job = world.start_under(Format::Bytes, errors, policy, setup);
     let cause = ConsumerError::OutOfRange {
