@@ -125,7 +125,7 @@ mod tests {
 
     use super::*;
 
-    const STATES: [JobState; 6] = [
+    const STATES: [JobState; 7] = [
         JobState::Stopped,
         JobState::Starting,
         JobState::Running,
@@ -134,7 +134,7 @@ mod tests {
         JobState::Failed,
         JobState::Finished,
     ];
-    const EVENTS: [JobEvent; 8] = [
+    const EVENTS: [JobEvent; 9] = [
         JobEvent::Start,
         JobEvent::StartRefused,
         JobEvent::Started,

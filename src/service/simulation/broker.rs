@@ -334,13 +334,6 @@ impl Consumer for ModelConsumer {
         Ok(())
     }
 
-    fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
-        for partition in partitions {
-            self.positions.remove(&partition.partition);
-        }
-        Ok(())
-    }
-
     fn poll(&mut self, _wait: Duration) -> Result<Polled, ConsumerError> {
         let mut guard = self.world.state();
         let state = &mut *guard;

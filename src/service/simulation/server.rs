@@ -402,6 +402,8 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
+                        // The simulated job has no end.
+                        run: None,
                     };
                 }
                 Err(_) => self.pause(&mut attempts).await?,
@@ -487,6 +489,7 @@ impl Server {
             lease,
             start,
             reasons: std::collections::BTreeMap::new(),
+            ends: None,
             kafka,
             sink,
             store: Arc::clone(&self.store) as _,
@@ -553,7 +556,7 @@ impl Server {
         self.run = None;
         let error = match end {
             JobEnd::Failed(error) => error,
-            JobEnd::Stopped(_) => {
+            JobEnd::Stopped(_) | JobEnd::Finished(_) => {
                 self.world
                     .state()
                     .violation(format_args!("I9: a run ended without being asked to"));
@@ -668,7 +671,9 @@ impl Server {
                     drop(gone_on.await);
                     return;
                 }
-                Ok(JobEnd::Stopped(outcome)) => self.judge_stop(&run, &outcome),
+                Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome)) => {
+                    self.judge_stop(&run, &outcome);
+                }
                 Ok(JobEnd::Failed(error)) => {
                     self.note_failure(&error);
                     if matches!(error, JobError::Fenced) {
@@ -768,7 +773,9 @@ impl Server {
         if let Some(run) = self.run.take() {
             let stop = run.stop(StopCheckpoint::BestEffort, Duration::from_secs(10));
             match timeout(Duration::from_secs(40), stop).await {
-                Ok(Ok(JobEnd::Stopped(outcome))) => self.judge_stop(&run, &outcome),
+                Ok(Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome))) => {
+                    self.judge_stop(&run, &outcome);
+                }
                 Ok(Ok(JobEnd::Failed(error))) => self.note_failure(&error),
                 Ok(Err(_)) => {}
                 Err(_elapsed) => self
