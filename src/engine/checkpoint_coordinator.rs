@@ -353,7 +353,10 @@ const FAILED_AT: &str = "sink-flush";
 /// kept longer than what the interval brings.
 fn precedence(kind: CheckpointKind) -> u8 {
     match kind {
-        CheckpointKind::Start | CheckpointKind::Skip | CheckpointKind::Periodic => 0,
+        CheckpointKind::Start
+        | CheckpointKind::Skip
+        | CheckpointKind::Reset
+        | CheckpointKind::Periodic => 0,
         CheckpointKind::Discovery => 1,
         CheckpointKind::Manual => 2,
         CheckpointKind::Stop | CheckpointKind::Failure => 3,

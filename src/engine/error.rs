@@ -142,6 +142,16 @@ pub enum JobError {
         /// What is wrong with it.
         detail: String,
     },
+    /// A record that cannot be processed cannot be written to the topic for dead letters either.
+    #[error("{why}; as a dead letter it is refused, too: {refusal}")]
+    DeadLetter {
+        /// The record.
+        record: Box<FailedRecord>,
+        /// What is wrong with it.
+        why: String,
+        /// Why the letter was refused.
+        refusal: KafkaError,
+    },
     /// A consumer cannot go on.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
@@ -179,7 +189,7 @@ impl JobError {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Decode { .. } => Code::BlockedOnRecord,
+            Self::Decode { .. } | Self::DeadLetter { .. } => Code::BlockedOnRecord,
             Self::Consumer(ConsumerError::OutOfRange { .. }) => Code::OffsetOutOfRange,
             Self::Consumer(ConsumerError::TopicUnknown { .. }) => Code::PartitionGone,
             Self::Consumer(ConsumerError::TopicRecreated { .. }) => Code::TopicRecreated,
@@ -196,6 +206,7 @@ impl JobError {
     pub fn failure(&self, at: DateTime<Utc>) -> JobFailure {
         let (record, phase) = match self {
             Self::Decode { record, .. } => (Some((**record).clone()), Some("decode")),
+            Self::DeadLetter { record, .. } => (Some((**record).clone()), Some("dead-letter")),
             Self::Sink(error) => (error.record.as_deref().cloned(), Some("write")),
             Self::Consumer(_) | Self::Fenced | Self::Store(_) | Self::Panicked { .. } => {
                 (None, None)

@@ -10,7 +10,7 @@ use super::{
     error::JobError,
     job_task::JobTask,
     parked::SkipOutcome,
-    ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
+    ports::{CheckpointStore, Clock, DeadLetterTopic, JobLease, KafkaCluster, LeaseHealth, Sink},
     threads::Threads,
 };
 use crate::model::{
@@ -49,6 +49,8 @@ pub struct JobRun {
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
     pub sink: Arc<dyn Sink>,
+    /// Where records go that cannot be processed, if the spec has a topic for them.
+    pub dead_letters: Option<Arc<dyn DeadLetterTopic>>,
     /// Where checkpoints go.
     pub store: Arc<dyn CheckpointStore>,
     /// The wall clock.

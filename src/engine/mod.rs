@@ -36,6 +36,7 @@
 //! [`parked`].
 
 pub mod backoff;
+mod bad_records;
 mod checkpoint_coordinator;
 mod consumer_thread;
 mod deserialization;

@@ -25,6 +25,17 @@ pub(super) struct Parking {
     pub cause: JobError,
 }
 
+/// A record of a batch that is left out.
+#[derive(Debug)]
+pub(super) struct LeftOut {
+    /// Its partition.
+    pub partition: TopicPartition,
+    /// Its place in the batch.
+    pub index: usize,
+    /// What the job would end with.
+    pub cause: JobError,
+}
+
 /// Where a parked partition is to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decided {

@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
-use super::error::{ConsumerError, KafkaError, SinkError, StoreError};
+use super::error::{ConsumerError, ErrorClass, KafkaError, SinkError, StoreError};
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
+    code::Code,
     field_error::FieldError,
     ids::{CheckpointId, InstallId, JobName, JobUid, LeaseEpoch},
     job::{Isolation, SourceSpec},
     offset::{Offset, PartitionOffsets},
-    record::RecordBatch,
+    record::{RecordBatch, RecordHeader},
     resolver::{LogBounds, SinkPosition, SinkProgress},
     sink_spec::SinkSpec,
     topic::{TopicId, TopicPartition},
@@ -104,6 +105,19 @@ pub trait KafkaCluster: Send + Sync {
     /// When the settings are refused.
     fn consumer(&self, settings: &ConsumerSettings) -> Result<Box<dyn Consumer>, KafkaError>;
 
+    /// Opens a topic for dead letters. Quick: nothing is asked of a broker.
+    ///
+    /// # Errors
+    /// When the settings are refused, or this cluster is only read.
+    fn dead_letters(&self, topic: &str) -> Result<Arc<dyn DeadLetterTopic>, KafkaError> {
+        Err(KafkaError {
+            operation: format!("open {topic} for dead letters"),
+            detail: "this cluster is only read".to_owned(),
+            code: Code::KafkaError,
+            class: ErrorClass::Deterministic,
+        })
+    }
+
     /// Checks the properties a job tunes against the allow-list and its bounds.
     ///
     /// # Errors
@@ -179,6 +193,28 @@ pub trait KafkaCluster: Send + Sync {
     /// # Errors
     /// `group-in-use` while it has members; when the coordinator does not answer.
     async fn delete_group(&self, group: &str) -> Result<bool, KafkaError>;
+}
+
+/// A record that a job cannot process, for a topic of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
+    /// The record's value.
+    pub value: Option<Vec<u8>>,
+    /// The record's headers, and behind them those that say why.
+    pub headers: Vec<RecordHeader>,
+}
+
+/// Where dead letters go.
+#[async_trait]
+pub trait DeadLetterTopic: Send + Sync {
+    /// The topic's name.
+    fn name(&self) -> &str;
+
+    /// Writes letters, and answers for each one once all in-sync replicas have it, or it failed. A letter whose answer was
+    /// lost may stand there all the same.
+    async fn deliver(&self, letters: &[DeadLetter]) -> Vec<Result<(), KafkaError>>;
 }
 
 /// A topic as the cluster describes it.
@@ -372,7 +408,10 @@ pub trait SinkWriter: Send {
     /// Takes a batch. When it answers, the batch's memory may be reused; it need not be durable before `prepare`.
     ///
     /// # Errors
-    /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again.
+    /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again. After an error
+    /// that names a record (of this batch or of an earlier one) the writer is not used any more: the job opens another one,
+    /// reads its partitions again from where the sink's [progress](Sink::progress) stands, or from the last `prepare` where a
+    /// sink keeps none, and does not come to that record a second time. Other lasting errors end the run.
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
 
     /// Waits, while nothing is given to the sink, until its trouble is another than `known`, the words under which it is shown

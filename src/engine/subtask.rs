@@ -22,20 +22,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
+    bad_records::{BadRecords, LeftOutRecord, letter},
     consumer_thread::{Assignment, Content, Fetched, Request},
-    error::{ConsumerError, ErrorClass, JobError, SinkError},
+    error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError},
     fetcher::{Counters, Fetcher, LivePosition},
-    parked::Parking,
-    ports::{Sink, SinkWriter},
+    parked::{LeftOut, Parking},
+    ports::{DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
 };
 use crate::{
     crash_point::CrashPoint,
     model::{
-        ids::CheckpointId,
+        ids::{CheckpointId, JobName},
+        job_status::FailedRecord,
         offset::{Offset, PartitionOffsets},
         record::RecordBatch,
-        resolver::SinkPosition,
+        resolver::{SinkPosition, SinkProgress},
         topic::TopicPartition,
     },
 };
@@ -115,6 +117,8 @@ pub(super) enum SubtaskEvent {
         /// Why.
         cause: JobError,
     },
+    /// Records that cannot be processed were left out, or written elsewhere.
+    LeftOut(Vec<LeftOutRecord>),
 }
 
 /// A subtask's part of a checkpoint.
@@ -258,6 +262,10 @@ pub(super) struct SubtaskTask {
     pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// The job, for dead letters.
+    pub job: JobName,
+    /// What becomes of records that cannot be processed.
+    pub bad_records: BadRecords,
 }
 
 /// What the loop does next.
@@ -285,7 +293,7 @@ impl SubtaskTask {
         let outcome = match self.assign(writer.as_mut(), &begin).await {
             Ok(true) => {
                 CrashPoint::SinkAssigned.reached();
-                self.run_loop(writer.as_mut()).await
+                self.run_loop(&mut writer).await
             }
             Ok(false) => Ok(()),
             Err(error) => Err(error),
@@ -293,6 +301,11 @@ impl SubtaskTask {
         // No thread may be left waiting on a full slot, however this ended.
         self.batches.stop();
         self.batches.close();
+        self.close_writer(writer.as_mut()).await;
+        outcome
+    }
+
+    async fn close_writer(&self, writer: &mut dyn SinkWriter) {
         let closing = tokio::time::timeout(WRITER_CLOSE, async {
             writer.abort().await;
             writer.close().await;
@@ -303,7 +316,6 @@ impl SubtaskTask {
                 "the sink did not close in time; its writer is dropped"
             );
         }
-        outcome
     }
 
     /// Opens the writer; `None` when the subtask was cancelled meanwhile.
@@ -377,21 +389,19 @@ impl SubtaskTask {
         }
     }
 
-    async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
+    async fn run_loop(&mut self, writer: &mut Box<dyn SinkWriter>) -> Result<(), JobError> {
         loop {
             self.leave_what_has_ended();
-            match self.next(writer).await {
+            match self.next(writer.as_mut()).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::Partition(PartitionChange::Begin(new)) => {
-                    if !self.assign(writer, &[new.for_sink()]).await? {
+                    if !self.begin(writer, new).await? {
                         return Ok(());
                     }
-                    let since = self.ask(Request::Read(new.assignment.clone()));
-                    self.fetcher.register(&new.assignment, since, new.live);
                 }
                 Next::Partition(PartitionChange::Park(partition)) => {
-                    if self.fetcher.park(&partition, self.asked).is_some() {
+                    if self.fetcher.park_by_order(&partition) {
                         self.ask(Request::Leave(partition));
                     }
                 }
@@ -417,7 +427,12 @@ impl SubtaskTask {
                 })) => self.unknown(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
-                Next::Sink(outcome) => self.heard(outcome)?,
+                Next::Sink(outcome) => {
+                    if let Err(error) = self.heard(outcome) {
+                        let refusal = of_a_record(error)?;
+                        self.rewind(writer, refusal).await?;
+                    }
+                }
                 Next::IntakeChanged => {}
             }
         }
@@ -468,7 +483,7 @@ impl SubtaskTask {
     /// own: a barrier may come between the two.
     async fn release(
         &mut self,
-        writer: &mut dyn SinkWriter,
+        writer: &mut Box<dyn SinkWriter>,
         records: usize,
     ) -> Result<(), JobError> {
         let Some((mut batch, served)) = self.held.take() else {
@@ -484,17 +499,116 @@ impl SubtaskTask {
         Ok(())
     }
 
+    /// Begins to read a partition, for the first time or again.
+    async fn begin(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        new: NewPartition,
+    ) -> Result<bool, JobError> {
+        let for_sink = [new.for_sink()];
+        loop {
+            match self.assign(writer.as_mut(), &for_sink).await {
+                Ok(true) => break,
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    if !self.rewind(writer, refusal).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        let (partition, _) = &new.assignment;
+        if self.fetcher.position(partition).is_some() {
+            self.ask(Request::Leave(partition.clone()));
+        }
+        let since = self.ask(Request::Read(new.assignment.clone()));
+        self.fetcher
+            .register(&new.assignment, new.position_id, since, new.live);
+        Ok(true)
+    }
+
+    /// The sink refuses a record. Its writer has lost what it had not made durable, so everything behind that is read again,
+    /// and when it comes to the record, that is not given to the sink a second time. False when the subtask was cancelled.
+    async fn rewind(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        refusal: SinkError,
+    ) -> Result<bool, JobError> {
+        tracing::warn!(error = %refusal, "the sink refuses a record; what it has not kept is read again");
+        self.close_writer(writer.as_mut()).await;
+        let Some(progress) = self.progress().await? else {
+            return Ok(false);
+        };
+        let Some(next) = self.open_writer().await? else {
+            return Ok(false);
+        };
+        *writer = next;
+        let rewound = self.fetcher.rewind(&progress);
+        let positions: Vec<(TopicPartition, SinkPosition)> = rewound
+            .iter()
+            .map(|rewound| (rewound.partition.clone(), rewound.from))
+            .collect();
+        if !self.assign(writer.as_mut(), &positions).await? {
+            return Ok(false);
+        }
+        for again in rewound.into_iter().filter(|rewound| rewound.read) {
+            self.ask(Request::Leave(again.partition.clone()));
+            let assignment = (again.partition.clone(), again.from.next_offset);
+            let since = self.ask(Request::Read(assignment));
+            self.fetcher.given_again(&again.partition, since);
+        }
+        self.fetcher.refuse(refusal);
+        self.view.enter(Activity::Idle);
+        Ok(true)
+    }
+
+    /// How far the sink has come; `None` when the subtask was cancelled meanwhile.
+    async fn progress(&mut self) -> Result<Option<SinkProgress>, JobError> {
+        let mut backoff = Backoff::new();
+        self.view.enter(Activity::SinkOpen);
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(None),
+                asked = self.sink.progress() => asked,
+            };
+            match asked {
+                Ok(progress) => return Ok(Some(progress)),
+                Err(error) => {
+                    if !self.pause_after(error, &mut backoff).await? {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
     async fn process(
         &mut self,
-        writer: &mut dyn SinkWriter,
+        writer: &mut Box<dyn SinkWriter>,
         batch: &mut RecordBatch,
         served: u64,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
-        let parked = self.fetcher.admit(batch, served);
+        let leave_out = self.bad_records.leaves_out();
+        let admitted = self.fetcher.admit(batch, served, leave_out);
+        let mut parked = admitted.parked;
+        if !admitted.left_out.is_empty() {
+            match self.leave_out(batch, admitted.left_out).await {
+                Some(refused) => parked.extend(refused),
+                None => return Ok(()),
+            }
+        }
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
-            let written = self.write(writer, batch).await?;
+            let written = match self.write(writer.as_mut(), batch).await {
+                Ok(written) => written,
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    return self.rewind(writer, refusal).await.map(drop);
+                }
+            };
             if !written {
                 self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -510,6 +624,116 @@ impl SubtaskTask {
         // The hand-over does not take part in the runtime's budget, so a fast topic would never let go of its worker.
         tokio::task::yield_now().await;
         Ok(())
+    }
+
+    /// Deals with records that cannot be processed, before anything behind them is given to the sink. Answers the partitions
+    /// that are parked at one after all; `None` when the subtask was cancelled meanwhile.
+    async fn leave_out(
+        &mut self,
+        batch: &mut RecordBatch,
+        left_out: Vec<LeftOut>,
+    ) -> Option<Vec<Parking>> {
+        let refusals = match self.bad_records.clone() {
+            BadRecords::Stop | BadRecords::Skip => left_out.iter().map(|_| None).collect(),
+            BadRecords::DeadLetter(topic) => {
+                let letters = left_out
+                    .iter()
+                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job))
+                    .collect();
+                self.deliver(&*topic, letters).await?
+            }
+        };
+        let mut parked: Vec<Parking> = Vec::new();
+        let mut told = Vec::new();
+        for (bad, refusal) in left_out.into_iter().zip(refusals) {
+            if parked
+                .iter()
+                .any(|parked| parked.partition == bad.partition)
+            {
+                // It comes to this one again.
+                continue;
+            }
+            let record = FailedRecord::of(&bad.partition, &batch.record(bad.index));
+            let Some(refusal) = refusal else {
+                let failure = bad.cause.failure(chrono::DateTime::UNIX_EPOCH);
+                told.push(LeftOutRecord {
+                    record,
+                    phase: failure.phase.unwrap_or_default(),
+                    detail: failure.summary,
+                });
+                continue;
+            };
+            self.fetcher.park_in(batch, &bad.partition, bad.index);
+            let cause = JobError::DeadLetter {
+                record: Box::new(record),
+                why: bad.cause.to_string(),
+                refusal,
+            };
+            parked.push(Parking {
+                partition: bad.partition,
+                cause,
+            });
+        }
+        self.count_left_out(told).await;
+        Some(parked)
+    }
+
+    /// Delivers letters; such that cannot be now are tried again for ever. Answers why each one is refused for good, if it is.
+    async fn deliver(
+        &mut self,
+        topic: &dyn DeadLetterTopic,
+        letters: Vec<DeadLetter>,
+    ) -> Option<Vec<Option<KafkaError>>> {
+        let mut refusals: Vec<Option<KafkaError>> = letters.iter().map(|_| None).collect();
+        let mut open: Vec<(usize, DeadLetter)> = letters.into_iter().enumerate().collect();
+        let mut backoff = Backoff::new();
+        loop {
+            let (places, now): (Vec<usize>, Vec<DeadLetter>) = open.into_iter().unzip();
+            let outcomes = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return None,
+                outcomes = topic.deliver(&now) => outcomes,
+            };
+            open = Vec::new();
+            let mut away = None;
+            for ((place, letter), outcome) in places.into_iter().zip(now).zip(outcomes) {
+                match outcome {
+                    Ok(()) => {}
+                    Err(error) if error.class == ErrorClass::Infrastructure => {
+                        away = Some(format!("dead letters to {}: {error}", topic.name()));
+                        open.push((place, letter));
+                    }
+                    Err(error) => refusals[place] = Some(error),
+                }
+            }
+            let is_away = away.is_some();
+            self.view.set_sink_problem(away);
+            if !is_away {
+                return Some(refusals);
+            }
+            tokio::select! {
+                () = self.channels.cancel.cancelled() => return None,
+                () = backoff.wait() => {}
+            }
+        }
+    }
+
+    async fn count_left_out(&self, records: Vec<LeftOutRecord>) {
+        if records.is_empty() {
+            return;
+        }
+        let counters = &self.view.counters;
+        let counter = match &self.bad_records {
+            BadRecords::DeadLetter(_) => &counters.dead_lettered,
+            BadRecords::Stop | BadRecords::Skip => &counters.skipped,
+        };
+        counter.fetch_add(records.len() as u64, Ordering::Relaxed);
+        // The job task is gone when nobody takes it; then this subtask is cancelled too.
+        let _unheard = self
+            .channels
+            .events
+            .send(SubtaskEvent::LeftOut(records))
+            .await;
     }
 
     /// Has the consumer leave the partitions of a bounded run that have come to their ends: while the others go on, nothing
@@ -598,16 +822,31 @@ impl SubtaskTask {
 
     async fn prepare(
         &mut self,
-        writer: &mut dyn SinkWriter,
+        writer: &mut Box<dyn SinkWriter>,
         barrier: Barrier,
     ) -> Result<(), JobError> {
         let served_at = Instant::now();
         self.view.enter(Activity::SinkFlush);
-        let positions = self.fetcher.snapshot();
+        let mut positions = self.fetcher.snapshot();
         CrashPoint::BeforeSinkPrepared.reached();
-        let Some(outcome) = self.insist(writer, barrier, &positions).await? else {
-            return Ok(());
+        let outcome = loop {
+            match self.insist(writer.as_mut(), barrier, &positions).await {
+                Ok(Some(outcome)) => break outcome,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    if !self.rewind(writer, refusal).await? {
+                        return Ok(());
+                    }
+                    // The barrier is answered with what the sink has.
+                    self.view.enter(Activity::SinkFlush);
+                    positions = self.fetcher.snapshot();
+                }
+            }
         };
+        if outcome.is_ok() {
+            self.fetcher.prepared(&positions);
+        }
         if outcome.is_ok() {
             CrashPoint::SinkPrepared.reached();
         }
@@ -675,5 +914,13 @@ impl SubtaskTask {
                 () = tokio::time::sleep_until(until.min(now + backoff.next_pause())) => {}
             }
         }
+    }
+}
+
+/// A sink's refusal of one record; anything else is passed on as an error.
+fn of_a_record(error: JobError) -> Result<SinkError, JobError> {
+    match error {
+        JobError::Sink(refusal) if refusal.record.is_some() => Ok(refusal),
+        other => Err(other),
     }
 }

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
+    errors_spec::{Block, OnBadRecord},
     job::{CommitToGroup, Format, Isolation, NewPartitions, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
@@ -49,6 +50,8 @@ described! {
         startup_mode: StartupMode,
         /// When to checkpoint.
         checkpoint: Option<CheckpointTimesDocument>,
+        /// What happens when something would fail the same way again; see docs/bad-records.md.
+        errors: Option<ErrorsDocument>,
         /// What follows a crash. Default: `exponential` with its defaults.
         restart: Option<RestartDocument>,
         /// How fast it may go. Default: as fast as it can.
@@ -79,13 +82,13 @@ described! {
         /// Which records are seen.
         #[schema(default = "read_committed", inline)]
         isolation: Option<Isolation>,
-        /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+        /// What a value must be; what becomes of a record that is not stands in `errors`.
         #[schema(default = "bytes", inline)]
         format: Option<Format>,
         /// Whether completed checkpoints are committed to the group.
         #[schema(default = "on-checkpoint", inline)]
         commit_to_group: Option<CommitToGroup>,
-        /// What a start does when a stored position lies outside the log.
+        /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
         #[schema(default = "fail", inline)]
         on_out_of_range: Option<PositionPolicy>,
         /// What a start does when a group offset is asked for and the group has none.
@@ -101,6 +104,16 @@ described! {
         stop_at: Option<StopAt>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
+    }
+
+    /// What happens when something would fail the same way again.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ErrorsDocument {
+        /// What a failure of one record, or of one partition, stops.
+        #[schema(default = "partition", inline)]
+        block: Option<Block>,
+        /// What becomes of a record that cannot be processed; `stop` if it is not said.
+        on_bad_record: Option<OnBadRecord>,
     }
 
     /// How partitions and topics are found that appear while the job runs.
@@ -490,6 +503,7 @@ mod tests {
 
     use super::*;
     use crate::model::{
+        errors_spec::ErrorsSpec,
         field_error::FieldError,
         group_reset::ResetRequest,
         ids::JobName,
@@ -589,6 +603,7 @@ mod tests {
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
         );
+        assert_eq!(members::<ErrorsDocument>(), members::<ErrorsSpec>());
         assert_eq!(
             members::<PartitionDiscoveryDocument>(),
             members::<PartitionDiscovery>()

@@ -266,6 +266,26 @@ impl Page<'_, '_> {
             "Records dropped in this run because the client delivered them twice",
             |job| one(job.redelivered),
         )?;
+        self.gauges(
+            "handover_parked_partitions",
+            "Partitions that the run does not read until somebody decides or the cause goes away",
+            |job| one(job.parked_partitions.map(count)),
+        )?;
+        self.counters(
+            "handover_bad_records",
+            "Records that could not be processed in this run, by what became of them",
+            |job| {
+                let bad = job.bad_records.iter();
+                bad.flat_map(|bad| [("skip", bad.skipped), ("dead-letter", bad.dead_lettered)])
+                    .map(|(policy, records)| (vec![("policy", policy.to_owned())], records))
+                    .collect()
+            },
+        )?;
+        self.counters(
+            "handover_positions_moved",
+            "Positions that their logs did not hold and that were moved in this run",
+            |job| one(job.positions_moved),
+        )?;
         self.discoveries()?;
         self.crashes()?;
         self.limits()
@@ -521,6 +541,9 @@ mod tests {
             records: None,
             bytes: None,
             redelivered: None,
+            parked_partitions: None,
+            bad_records: None,
+            positions_moved: None,
             discovery: None,
             crashes: 1,
             restarts_in_loop: 0,

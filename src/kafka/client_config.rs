@@ -373,6 +373,13 @@ impl KafkaConnection {
         config
     }
 
+    /// The configuration of a producer: the connection alone.
+    pub(super) fn producer_config(&self) -> ClientConfig {
+        let mut config = self.base();
+        config.set("client.id", format!("handover-{}-dead-letters", self.name));
+        config
+    }
+
     /// The configuration of a subtask's consumer: connection, then the job's tuning, then what the engine decides.
     pub(super) fn consumer_config(&self, settings: &ConsumerSettings) -> ClientConfig {
         let mut config = self.base();

@@ -1,6 +1,9 @@
 //! One Kafka cluster behind the engine's port.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use rdkafka_ext::{ErrorCode, IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec, TopicInfo};
@@ -9,12 +12,16 @@ use super::{
     admin::{Asked, Questions},
     client_config::{self, KafkaConnection},
     consumer::JobConsumer,
+    dead_letters::{self, LetterTopic},
     error::{self, Subject},
 };
 use crate::{
     engine::{
         error::KafkaError,
-        ports::{Consumer, ConsumerSettings, GroupOffset, KafkaCluster, TopicDescription},
+        ports::{
+            Consumer, ConsumerSettings, DeadLetterTopic, GroupOffset, KafkaCluster,
+            TopicDescription,
+        },
     },
     model::{
         job::Isolation,
@@ -59,6 +66,11 @@ impl KafkaCluster for Cluster {
         let consumer =
             JobConsumer::create(self.connection.name(), &config, &settings.source.group_id)?;
         Ok(Box::new(consumer))
+    }
+
+    fn dead_letters(&self, topic: &str) -> Result<Arc<dyn DeadLetterTopic>, KafkaError> {
+        let config = self.connection.producer_config();
+        Ok(dead_letters::shared(LetterTopic::create(config, topic)?))
     }
 
     fn check_properties(

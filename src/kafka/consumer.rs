@@ -10,7 +10,7 @@ use std::{
 use rdkafka::config::ClientConfig;
 use rdkafka_ext::{
     AssignedOffset, BatchConsumer, ClientError, CommitOffset, EntryError, ErrorCode, MessageBatch,
-    RecordRun, Run,
+    RecordRun, RecordView, Run,
 };
 
 use super::{
@@ -25,7 +25,7 @@ use crate::{
     model::{
         code::Code,
         offset::{Offset, PartitionOffsets},
-        record::{BatchRun, ConsumerRecord, RecordBatch, RecordSource},
+        record::{BatchRun, ConsumerRecord, RecordBatch, RecordHeader, RecordSource},
         topic::TopicPartition,
     },
 };
@@ -429,6 +429,18 @@ impl RecordSource for Messages {
             key: record.key(),
             value: record.value(),
         }
+    }
+
+    fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        let headers = self.0.record_at(index).map(RecordView::headers);
+        headers
+            .unwrap_or_default()
+            .into_iter()
+            .map(|header| RecordHeader {
+                name: header.name.to_vec(),
+                value: header.value.map(<[u8]>::to_vec),
+            })
+            .collect()
     }
 }
 

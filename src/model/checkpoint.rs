@@ -31,6 +31,8 @@ pub enum CheckpointKind {
     Discovery,
     /// Steps over one record for an operator; the other positions are where a start would have begun.
     Skip,
+    /// Moves positions that their logs did not hold any more, as the spec's `on_out_of_range` says.
+    Reset,
 }
 
 impl CheckpointKind {
@@ -45,6 +47,7 @@ impl CheckpointKind {
             Self::Failure => "failure",
             Self::Discovery => "discovery",
             Self::Skip => "skip",
+            Self::Reset => "reset",
         }
     }
 }

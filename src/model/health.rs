@@ -12,6 +12,7 @@ use super::{
     job_state::JobState,
     job_status::{JobFailure, Waiting},
     offset::Offset,
+    parked::ParkedPartition,
     topic::TopicPartition,
 };
 
@@ -159,6 +160,8 @@ pub struct HealthInputs<'a> {
     pub waiting: &'a [Waiting],
     /// Why it gave up.
     pub failure: Option<&'a JobFailure>,
+    /// What its run does not read.
+    pub parked: &'a [ParkedPartition],
     /// Which records it sees.
     pub isolation: Isolation,
     /// What was seen lately.
@@ -186,9 +189,10 @@ pub fn verdict(inputs: &HealthInputs<'_>) -> Health {
             reasons: Vec::new(),
         };
     }
-    let rules: [(HealthStatus, Rule); 5] = [
+    let rules: [(HealthStatus, Rule); 6] = [
         (HealthStatus::Waiting, waiting_reasons),
         (HealthStatus::Blocked, failure_reasons),
+        (HealthStatus::Blocked, parked_reasons),
         (HealthStatus::Held, held_reasons),
         (HealthStatus::Stalled, stalled_reasons),
         (HealthStatus::Behind, behind_reasons),
@@ -263,6 +267,36 @@ fn failure_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
         .map(|record| TopicPartition::new(record.topic.as_str(), record.partition))
         .collect();
     vec![reason]
+}
+
+/// One reason for each code, with its partitions; the longest parked first.
+fn parked_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
+    let mut by_code: BTreeMap<Code, Vec<&ParkedPartition>> = BTreeMap::new();
+    for parked in inputs.parked {
+        by_code.entry(parked.code).or_default().push(parked);
+    }
+    let mut reasons: Vec<HealthReason> = by_code
+        .into_iter()
+        .filter_map(|(code, parked)| {
+            let first = parked.iter().min_by_key(|parked| parked.since)?;
+            let place = first.offset.map_or_else(
+                || first.topic_partition().to_string(),
+                |offset| format!("{} at offset {offset}", first.topic_partition()),
+            );
+            let summary = match parked.len() {
+                1 => format!("{place} is parked: {}", first.detail),
+                many => format!("{place} and {} more are parked: {}", many - 1, first.detail),
+            };
+            let mut reason = HealthReason::new(code, Some(first.since), summary);
+            reason.partitions = parked
+                .iter()
+                .map(|parked| parked.topic_partition())
+                .collect();
+            Some(reason)
+        })
+        .collect();
+    reasons.sort_by_key(|reason| reason.since);
+    reasons
 }
 
 /// The partitions of the newest sample for which a rule holds, as one reason.
@@ -468,6 +502,7 @@ mod tests {
             state: JobState::Running,
             waiting: &[],
             failure: None,
+            parked: &[],
             isolation: Isolation::ReadCommitted,
             window,
         }

@@ -83,7 +83,7 @@ pub struct SourceSpec {
     /// Whether completed checkpoints are committed to the group.
     #[schema(default = "on-checkpoint")]
     pub commit_to_group: CommitToGroup,
-    /// What a start does when a stored position lies outside the log.
+    /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
     #[schema(default = "fail")]
     pub on_out_of_range: PositionPolicy,
     /// What a start does when a group offset is asked for and the group has none.
@@ -354,6 +354,19 @@ impl SourceSpec {
     }
 }
 
+/// What is wrong with a topic's name.
+pub(super) fn check_topic(topic: &str) -> Option<String> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let well_formed =
+        !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.bytes().all(legal);
+    if well_formed && topic != "." && topic != ".." {
+        return None;
+    }
+    Some(format!(
+        "'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"
+    ))
+}
+
 /// `null` is the same as nothing: the job is not bounded.
 fn read_stop_at(reader: &mut ObjectReader<'_>) -> Option<StopAt> {
     let pointer = reader.pointer_to("stop_at");
@@ -423,16 +436,10 @@ fn check_topics(topics: &[String], reader: &mut ObjectReader<'_>) {
             format!("must name between 1 and {MAX_TOPICS} topics"),
         );
     }
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     for (index, topic) in topics.iter().enumerate() {
-        let well_formed =
-            !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.bytes().all(legal);
-        if !well_formed || topic == "." || topic == ".." {
+        if let Some(fault) = check_topic(topic) {
             let pointer = format!("{}/{index}", reader.pointer_to("topics"));
-            reader.errors().push(FieldError::new(
-                pointer,
-                format!("'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"),
-            ));
+            reader.errors().push(FieldError::new(pointer, fault));
         } else if topics[..index].contains(topic) {
             let pointer = format!("{}/{index}", reader.pointer_to("topics"));
             reader.errors().push(FieldError::new(

@@ -1,6 +1,10 @@
 //! What a running job shows of itself, and how it ended.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -59,6 +63,32 @@ pub struct JobStatus {
     pub discovery: DiscoveryStatus,
     /// Partitions that are not read, each at a position that stays in every checkpoint.
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    /// Records that could not be processed and were left out in this run.
+    pub bad_records: BadRecordCounters,
+    /// Positions in this run that their logs did not hold and that were moved as the spec says.
+    pub positions_moved: u64,
+    /// The newest things for the history that no other member shows.
+    pub notes: Arc<VecDeque<StatusNote>>,
+}
+
+/// Records of one run that could not be processed and were left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BadRecordCounters {
+    /// Left out.
+    pub skipped: u64,
+    /// Written to the topic for dead letters.
+    pub dead_lettered: u64,
+}
+
+/// Something that happened in a run, for the history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatusNote {
+    /// Counts the notes of a run, from 1: whoever reads them writes each one once.
+    pub number: u64,
+    /// The word under which it stands in the history.
+    pub kind: &'static str,
+    /// What there is to tell.
+    pub details: serde_json::Value,
 }
 
 /// A partition as its subtask sees it.

@@ -21,10 +21,25 @@ pub struct ConsumerRecord<'a> {
     pub value: Option<&'a [u8]>,
 }
 
+/// One header of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its value; `None` is null.
+    pub value: Option<Vec<u8>>,
+}
+
 /// What owns the records of a batch.
 pub trait RecordSource: Send + Sync {
     /// The record at `index`, counted over the whole batch.
     fn record(&self, index: usize) -> ConsumerRecord<'_>;
+
+    /// The headers of the record at `index`, in order, as they came: names need not be UTF-8, nor differ. Asked for rarely.
+    fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        let _none = index;
+        Vec::new()
+    }
 
     /// Bytes of keys and values of the records in `range`.
     fn payload_bytes(&self, range: Range<usize>) -> u64 {
@@ -122,6 +137,28 @@ impl RecordBatch {
     #[must_use]
     pub fn record(&self, index: usize) -> ConsumerRecord<'_> {
         self.source.record(index)
+    }
+
+    /// The headers of the record at an index of a run.
+    #[must_use]
+    pub fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        self.source.headers(index)
+    }
+
+    /// Takes one record out of a run, which becomes two: what lies before it, up to behind the record, and what lies behind.
+    pub fn leave_out(&mut self, run: usize, record: usize) {
+        let behind = Offset::after(self.record(record).record_offset);
+        let Some(before) = self.runs.get_mut(run) else {
+            return;
+        };
+        let after = BatchRun {
+            partition: Arc::clone(&before.partition),
+            records: record + 1..before.records.end,
+            advance_to: before.advance_to,
+        };
+        before.records.end = record;
+        before.advance_to = behind;
+        self.runs.insert(run + 1, after);
     }
 
     /// Bytes of keys and values of the records at `range`.

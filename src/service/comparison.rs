@@ -234,6 +234,7 @@ impl Comparison<'_> {
                 &flags,
             ),
             retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
+            parked: None,
             flags,
         }
     }

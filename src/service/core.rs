@@ -28,19 +28,21 @@ use super::{
 use crate::{
     engine::{
         JobHandle,
-        ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, SinkFactory},
+        ports::{Clock, DeadLetterTopic, GroupOffset, KafkaCluster, LeaseHealth, SinkFactory},
     },
     model::{
         code::Code,
+        errors_spec::OnBadRecord,
         health::{Health, HealthInputs, HealthWindow, verdict},
         ids::{InstallId, JobName, JobUid, LeaseEpoch, OperationId, PlanId},
         job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
+        parked::ParkedPartition,
         restart::CrashLoop,
         stop_at::{BoundedRun, RunEnd},
         topic::TopicPartition,
-        views::SourceStatus,
+        views::{Flag, PartitionOffsetsView, SourceStatus},
     },
     store::{Incarnation, JobRow, Store, StoredCheckpoint},
 };
@@ -138,6 +140,15 @@ impl Core {
                 "Add [connections.{connection}] to the server's file, or change source.connection."
             ))
         })
+    }
+
+    /// The topic for records that a job cannot process, if its spec names one.
+    pub(crate) fn dead_letters(&self, spec: &JobSpec) -> Result<Option<Arc<dyn DeadLetterTopic>>> {
+        let OnBadRecord::DeadLetter { connection, topic } = &spec.errors.on_bad_record else {
+            return Ok(None);
+        };
+        let cluster = self.cluster(connection)?;
+        Ok(Some(cluster.dead_letters(topic)?))
     }
 
     /// Begins the shutdown; from now on nothing new is started.
@@ -543,8 +554,34 @@ impl JobFacts {
         })
     }
 
+    /// What the run does not read; of a job that does not run, what its last run did not.
+    pub(crate) fn parked(&self) -> Vec<ParkedPartition> {
+        match self.status() {
+            Some(status) => status.parked.values().cloned().collect(),
+            None => self.row.parked.clone(),
+        }
+    }
+
+    /// Says at each partition that is not read why.
+    pub(crate) fn mark_parked(&self, partitions: &mut [PartitionOffsetsView]) {
+        for parked in self.parked() {
+            let is_meant = |known: &&mut PartitionOffsetsView| {
+                known.topic == parked.topic && known.partition == parked.partition
+            };
+            if let Some(partition) = partitions.iter_mut().find(is_meant) {
+                partition.flags.push(Flag::Parked);
+                partition.parked = Some(parked);
+            }
+        }
+    }
+
     pub(crate) fn health(&self, now: DateTime<Utc>) -> Health {
+        let parked = match self.run {
+            Some(_) => self.parked(),
+            None => Vec::new(),
+        };
         verdict(&HealthInputs {
+            parked: &parked,
             state: self.shown_state().0,
             waiting: &self.all_waiting(now),
             failure: self.row.failure.as_ref(),

@@ -6,6 +6,8 @@
 
 mod delete;
 mod ends;
+mod live_skip;
+mod parked;
 mod reset;
 mod restart;
 mod skip;

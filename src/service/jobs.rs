@@ -26,6 +26,7 @@ use crate::{
         job::{CommitToGroup, JobSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
+        parked::ParkedPartition,
         resolver::Warning,
         restart::{CrashLoop, RestartStrategy},
         topic::TopicPartition,
@@ -53,6 +54,7 @@ pub(crate) struct Standing {
     waiting: Vec<crate::model::job_status::Waiting>,
     crash_loop: Option<CrashLoopView>,
     pending_fields: Vec<String>,
+    parked: Vec<ParkedPartition>,
     warnings: Vec<Warning>,
     pub(crate) summary: String,
     pub(crate) next: Vec<NextStep>,
@@ -71,7 +73,7 @@ pub(crate) fn compare_now(
 ) -> Vec<PartitionOffsetsView> {
     let install = core.known_install().map(|install| install.short());
     let now = core.now();
-    compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -91,7 +93,9 @@ pub(crate) fn compare_now(
         log_starts: None,
         checkpoint_every: None,
         now,
-    })
+    });
+    facts.mark_parked(&mut partitions);
+    partitions
 }
 
 /// How many of the checkpoint's positions lie outside their logs.
@@ -115,20 +119,20 @@ impl Standing {
         let lag = job_lag(&totals);
         let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
         let health = facts.health(now);
+        let parked = facts.parked();
         let row = facts.row.clone();
         let pending_fields = match (&facts.run, &row.running) {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
             _ => Vec::new(),
         };
-        let parked: Vec<TopicPartition> = status
-            .iter()
-            .flat_map(|status| status.parked.keys().cloned())
-            .collect();
         let bounded = bounded_view(
             facts.spec().source.stop_at.as_ref(),
             facts.bounded.as_ref(),
             &partitions,
-            &parked,
+            &status
+                .iter()
+                .flat_map(|status| status.parked.keys().cloned())
+                .collect::<Vec<_>>(),
         );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
         let situation = Situation {
@@ -140,6 +144,7 @@ impl Standing {
             desired: row.desired_state,
             health: &health,
             failure: row.failure.as_ref(),
+            parked: &parked,
             lag: &lag,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
@@ -180,6 +185,7 @@ impl Standing {
             waiting: facts.all_waiting(now),
             crash_loop,
             pending_fields,
+            parked,
             warnings,
             health,
             row,
@@ -256,6 +262,8 @@ impl Standing {
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
+            bad_records: status.map(|status| status.bad_records),
+            positions_moved: status.map(|status| status.positions_moved),
             discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
@@ -263,6 +271,7 @@ impl Standing {
             bounded: self.bounded,
             pending_start: row.pending_start,
             failure: row.failure,
+            parked: self.parked,
             labels: row.spec.labels,
             job: row.name,
         }
@@ -286,8 +295,10 @@ fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashL
 }
 
 fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    let limits = status.map_or(spec.limits, |status| status.limits);
     LimitsView {
-        limits: status.map_or(spec.limits, |status| status.limits),
+        records_per_s: limits.records_per_s,
+        bytes_per_s: limits.bytes_per_s,
         throttled: status.map(|status| status.throttled),
         throttled_ms: status
             .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
@@ -566,6 +577,9 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         bytes: status.map(|status| status.bytes),
         discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
+        parked_partitions: status.map(|status| status.parked.len()),
+        bad_records: status.map(|status| status.bad_records),
+        positions_moved: status.map(|status| status.positions_moved),
         crashes: counters.crashes,
         restarts_in_loop: standing
             .crash_loop

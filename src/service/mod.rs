@@ -6,6 +6,7 @@ mod checkpoints;
 mod comparison;
 mod connections;
 mod core;
+mod dead_letters;
 mod deletions;
 pub mod error;
 mod job_task;

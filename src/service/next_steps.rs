@@ -12,12 +12,16 @@ use crate::model::{
     job_state::{DesiredState, JobState},
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
+    parked::ParkedPartition,
     resolver::Blocker,
     restart::CrashLoop,
     start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
     views::{BoundedView, Commands, DivergenceCause, JobLag, NextStep},
 };
+
+/// Parked records for which the lines are shown; a page of the same lines helps nobody.
+const RECORDS_SHOWN: usize = 3;
 
 /// Writes curl lines that call this server.
 #[derive(Debug, Clone, Copy)]
@@ -100,6 +104,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) desired: DesiredState,
     pub(crate) health: &'a Health,
     pub(crate) failure: Option<&'a JobFailure>,
+    /// What the run does not read.
+    pub(crate) parked: &'a [ParkedPartition],
     pub(crate) lag: &'a JobLag,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
@@ -202,7 +208,12 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         HealthStatus::Behind => format!("running, and falls behind: {reason}"),
         HealthStatus::Stalled => format!("running, but stands still: {reason}"),
         HealthStatus::Held => format!("running, and held back: {reason}"),
-        HealthStatus::Blocked => format!("running, but blocked: {reason}"),
+        HealthStatus::Blocked => {
+            // A partition that is parked is all that stands between a bounded run and its end, and must be seen as that.
+            let waits = situation.bounded.filter(|run| !run.parked.is_empty());
+            let waits = waits.map_or("", |_| "; the bounded run does not end until it goes on");
+            format!("running, but blocked: {reason}{waits}")
+        }
         HealthStatus::Ok
         | HealthStatus::Waiting
         | HealthStatus::Unknown
@@ -288,6 +299,15 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
         step("see where a start would begin", curl.get("/start-plan")),
         step("start it", curl.start(None)),
     ];
+    let records = situation
+        .parked
+        .iter()
+        .filter_map(|parked| parked.record.as_ref());
+    steps.extend(
+        records
+            .take(RECORDS_SHOWN)
+            .flat_map(|record| past_record(curl, record)),
+    );
     steps.extend(
         situation
             .pending_start
@@ -424,27 +444,12 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
     )];
     let failure = situation.failure;
     if let Some(record) = record {
-        let place = format!(
-            "{}/{} at offset {}",
-            record.topic, record.partition, record.offset
-        );
-        steps[0] = step(
-            format!("look at the record: {place}"),
-            curl.get(&format!(
-                "/records?topic={}&partition={}&offset={}&as=text",
-                record.topic, record.partition, record.offset
-            )),
-        );
-        steps.push(step(
+        steps = past_record(curl, record);
+        let again = step(
             "once the cause is mended, try the same record again",
             curl.start(None),
-        ));
-        if let Some(body) = skip_of(record) {
-            steps.push(step(
-                format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
-                curl.send("POST", "/skip?wait=60s", Some(&body)),
-            ));
-        }
+        );
+        steps.insert(1, again);
         return steps;
     }
     if failure.is_some_and(|failure| failure.code == Code::OffsetOutOfRange) {
@@ -465,6 +470,72 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
         curl.start(None),
     ));
     steps
+}
+
+/// Ways on for parked partitions: for a few of those at a record each its own, for the others one for all of a kind.
+fn past_parked(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let records = situation
+        .parked
+        .iter()
+        .filter_map(|parked| parked.record.as_ref());
+    let mut steps = Vec::new();
+    for record in records.clone().take(RECORDS_SHOWN) {
+        steps.extend(past_record(curl, record));
+    }
+    if records.count() > RECORDS_SHOWN {
+        steps.push(step(
+            "see all partitions that are parked",
+            curl.get("/offsets?only=flagged"),
+        ));
+    }
+    if !steps.is_empty() {
+        steps.push(step(
+            "once the cause is mended, try the same records again",
+            curl.restart(None),
+        ));
+    }
+    let is_parked = |code| situation.parked.iter().any(|parked| parked.code == code);
+    for (code, member, words) in [
+        (Code::OffsetOutOfRange, "on_out_of_range", "out of range"),
+        (Code::TopicRecreated, "on_topic_recreated", "recreated"),
+    ] {
+        if !is_parked(code) {
+            continue;
+        }
+        for (value, place) in [
+            ("earliest", "at the first records that the logs still hold"),
+            ("latest", "at the ends of the logs"),
+        ] {
+            steps.push(step(
+                format!("begin the partitions that are {words} {place}; the others go on where they stand"),
+                curl.restart(Some(&json!({member: value}))),
+            ));
+        }
+    }
+    steps
+}
+
+/// A look at a record that cannot be processed, and the way past it.
+fn past_record(curl: Curl<'_>, record: &FailedRecord) -> Vec<NextStep> {
+    let place = format!(
+        "{}/{} at offset {}",
+        record.topic, record.partition, record.offset
+    );
+    let look = step(
+        format!("look at the record: {place}"),
+        curl.get(&format!(
+            "/records?topic={}&partition={}&offset={}&as=text",
+            record.topic, record.partition, record.offset
+        )),
+    );
+    let skip = skip_of(record).map(|body| {
+        step(
+            format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
+            curl.send("POST", "/skip?wait=60s", Some(&body)),
+        )
+    });
+    [Some(look), skip].into_iter().flatten().collect()
 }
 
 /// The skip of one record, if there is a position behind it.
@@ -504,12 +575,12 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
             "see which partitions lag",
             curl.get("/offsets?only=lagging"),
         )),
+        HealthStatus::Blocked => steps.extend(past_parked(situation)),
         HealthStatus::Held => steps.push(step(
             "see which partitions an open transaction holds back",
             curl.get("/offsets?only=flagged"),
         )),
         HealthStatus::Ok
-        | HealthStatus::Blocked
         | HealthStatus::Waiting
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {}
@@ -583,6 +654,12 @@ mod tests {
         }
     }
 
+    fn parked(failure: JobFailure) -> &'static [ParkedPartition] {
+        let partition = crate::model::TopicPartition::new("orders", 3);
+        let parked = ParkedPartition::at(&partition, Offset::new(90_412), failure);
+        Vec::leak(vec![parked])
+    }
+
     #[expect(clippy::too_many_lines, reason = "one table")]
     fn cases() -> Vec<Case> {
         let case = |name, state, health, change, summary, lines| Case {
@@ -647,6 +724,35 @@ mod tests {
                     |_| {},
                     "running, and waits: Kafka does not answer (why)",
                     &["/jobs/orders/offsets'"],
+                )
+            },
+            Case {
+                reasons: &[Code::BlockedOnRecord],
+                ..case(
+                    "parked at a record",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = parked(failure(Code::BlockedOnRecord, true)),
+                    "running, but blocked: why",
+                    &[
+                        "/records?topic=orders&partition=3&offset=90412",
+                        r#"/skip?wait=60s' -d '{"topic":"orders","partition":3,"offset":90412}'"#,
+                        "/restart?wait=90s'",
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::OffsetOutOfRange],
+                ..case(
+                    "parked outside the log",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = parked(failure(Code::OffsetOutOfRange, false)),
+                    "running, but blocked: why",
+                    &[
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"earliest"}'"#,
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"latest"}'"#,
+                    ],
                 )
             },
             case(
@@ -824,6 +930,7 @@ mod tests {
                 desired: DesiredState::Stopped,
                 health: &health,
                 failure: case.failure.as_ref(),
+                parked: &[],
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
                 outside_log: 0,
@@ -921,6 +1028,7 @@ mod tests {
             desired: DesiredState::Stopped,
             health: &health,
             failure: None,
+            parked: &[],
             lag: &JobLag::default(),
             last_checkpoint: None,
             outside_log: 0,

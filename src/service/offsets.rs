@@ -94,7 +94,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         }
         CheckpointSource::Unknown | CheckpointSource::Absent => false,
     };
-    let partitions = compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job: &job.name,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -110,6 +110,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         checkpoint_every: checkpoint_every(&facts),
         now,
     });
+    facts.mark_parked(&mut partitions);
     let unanswered = brokers.map(|brokers| {
         brokers
             .values()

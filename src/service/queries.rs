@@ -8,7 +8,7 @@ use crate::model::{
     health::HealthStatus,
     ids::{CheckpointId, JobName},
     job_state::JobState,
-    job_status::{CommitCounters, DiscoveryStatus},
+    job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus},
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
@@ -277,6 +277,12 @@ pub struct JobMetrics {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `None` when it does not run.
     pub redelivered: Option<u64>,
+    /// Partitions that the run does not read; `None` when it does not run.
+    pub parked_partitions: Option<usize>,
+    /// Records that were left out in this run; `None` when it does not run.
+    pub bad_records: Option<BadRecordCounters>,
+    /// Positions that were moved because the log did not hold them; `None` when it does not run.
+    pub positions_moved: Option<u64>,
     /// How the run looks for new partitions; `None` when it does not run.
     pub discovery: Option<DiscoveryStatus>,
     /// Runs that crashed since this server started.

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 use super::{
     Service,
     core::JobEntry,
+    dead_letters,
     error::{Result, ServiceError},
     queries::{Caller, SpecPrecondition},
     startup_mode::{refuse_future_mode, stale_generation},
@@ -134,7 +135,7 @@ impl Service {
         };
         faults.extend(self.connection_faults(document));
         let known = self.known_spec(name).await;
-        let is_known = |spec: &JobSpec| known.is_some_and(|known| known.sink == spec.sink);
+        let is_known = |spec: &JobSpec| known.as_ref().is_some_and(|known| known.sink == spec.sink);
         // A document that is applied again as it is must not be refused for what became of the target meanwhile: the start
         // says that. Whoever tries it wants to know.
         let mut warnings = Vec::new();
@@ -142,6 +143,15 @@ impl Service {
             let (sink_faults, sink_warnings) = self.check_sink(document).await;
             faults.extend(sink_faults);
             warnings = sink_warnings;
+        }
+        let letters_known = known.as_ref().zip(spec.as_ref());
+        let letters_are_known =
+            letters_known.is_some_and(|(known, spec)| known.errors == spec.errors);
+        if let Some(spec) = spec.as_ref().filter(|_| dry_run || !letters_are_known) {
+            let (letter_faults, letter_warnings) =
+                dead_letters::look(&self.core, spec).await.of_spec();
+            faults.extend(letter_faults);
+            warnings.extend(letter_warnings);
         }
         warnings.extend(spec.as_ref().and_then(new_partition_warning));
         match spec {

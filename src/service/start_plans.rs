@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::{
     Service,
     core::Core,
+    dead_letters,
     error::{Result, ServiceError},
     monitor::partitions_of,
     next_steps::{Curl, RefusedStart, choices, with_decision},
@@ -508,6 +509,8 @@ impl Service {
             mut resolved,
             ..
         } = decision;
+        let letters = dead_letters::look(core, &row.spec).await;
+        resolved.blockers.extend(letters.blocker());
         if let Some(members) = decision.group_members.filter(|members| *members > 0) {
             resolved.warnings.push(Warning {
                 code: Code::GroupInUse,

@@ -493,6 +493,7 @@ mod tests {
             state_since: DateTime::UNIX_EPOCH,
             failure: None,
             failed_record: None,
+            parked: Vec::new(),
             crash_loop: None,
             pending_start: pending.map(|from| PendingStart {
                 id: "p".to_owned(),

@@ -722,9 +722,9 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                        OR (place_in_minute = 1 AND age <= interval '1 hour')
                        OR (place_in_hour = 1 AND age <= interval '7 days')
                        -- Nobody asked for an automatic start, and there may be many.
-                       OR (kind IN ('start', 'stop', 'manual', 'skip') AND NOT automatic AND age <= interval '30 days')
+                       OR (kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND NOT automatic AND age <= interval '30 days')
                        -- From there a start, a stop, a skip or a caller's checkpoint went on: the way back.
-                       OR (next_kind IN ('start', 'stop', 'manual', 'skip') AND NOT next_automatic AND next_age <= interval '30 days')
+                       OR (next_kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND NOT next_automatic AND next_age <= interval '30 days')
                    ELSE place <= 50 AND age <= interval '7 days'
                    END
                 -- The next number is counted from it.

@@ -24,6 +24,7 @@ use crate::{
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
         operation::Operation,
+        parked::ParkedPartition,
         restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
@@ -51,6 +52,8 @@ pub struct JobRow {
     pub failure: Option<JobFailure>,
     /// The record that it failed at last, kept over stops and starts: only this one may be stepped over.
     pub failed_record: Option<FailedRecord>,
+    /// Partitions that the last run did not read, with the reasons; kept over stops and starts.
+    pub parked: Vec<ParkedPartition>,
     /// The crash loop that it is in, or that it gave up after.
     pub crash_loop: Option<CrashLoop>,
     /// A start that was asked for ahead of time.
@@ -358,6 +361,22 @@ impl Store {
         .await
     }
 
+    /// Keeps which partitions a run does not read. Fenced.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn set_parked(&self, lease: &JobLease, parked: Vec<ParkedPartition>) -> Result<()> {
+        let job = lease.job;
+        self.fenced(
+            format!("store the parked partitions of job {job}"),
+            lease,
+            move |connection, _| {
+                Box::pin(async move { write_parked(connection, job, &parked).await })
+            },
+        )
+        .await
+    }
+
     /// Ends a run: state, desired state, lease and operation in one transaction, and answers the state: a job that should be
     /// stopped and was finished before stays finished. Fenced; repeating it after an unknown
     /// outcome succeeds. With `keep_desired` the job starts again when a server comes up. Of the failure of a job that is
@@ -543,6 +562,21 @@ pub(super) async fn write_state(
     Ok(())
 }
 
+async fn write_parked(
+    connection: &mut PgConnection,
+    job: JobUid,
+    parked: &[ParkedPartition],
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE jobs SET parked = $2::text::json WHERE uid = $1",
+        job.0,
+        document(parked)?,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
 /// Nothing runs any more.
 pub(super) async fn forget_run(connection: &mut PgConnection, job: JobUid) -> Result<()> {
     sqlx::query!(
@@ -721,7 +755,7 @@ async fn select(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
                   j.failure AS "failure: Json<JobFailure>",
                   j.failed_record AS "failed_record: Json<FailedRecord>", j.crash_loop AS "crash_loop: Json<CrashLoop>",
-                  j.pending_start AS "pending_start: Json<PendingStart>",
+                  j.parked AS "parked: Json<Vec<ParkedPartition>>", j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
            FROM jobs j JOIN job_leases l ON l.job_uid = j.uid LEFT JOIN instances i ON i.incarnation = l.owner
@@ -745,6 +779,7 @@ async fn select(
                 state_since: row.state_since,
                 failure: row.failure.map(|failure| failure.0),
                 failed_record: row.failed_record.map(|record| record.0),
+                parked: row.parked.0,
                 crash_loop: row.crash_loop.map(|crash_loop| crash_loop.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {

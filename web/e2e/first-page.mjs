@@ -227,6 +227,21 @@ try {
       return { note: `${curls.length} commands` };
     }));
 
+  await check('parked partitions are those of the API', () =>
+    eventually(async () => {
+      const wanted = (await api(`/jobs/${encodeURIComponent(job)}`)).parked;
+      const shown = await page.locator('[data-parked]').evaluateAll((items) =>
+        items.map((item) => ({ at: item.dataset.parked, text: item.textContent })));
+      if (wanted.length === 0) return { complaint: 'the job has none' };
+      if (shown.length !== wanted.length) return { complaint: `page has ${shown.length}, API ${wanted.length}` };
+      for (const [index, { topic, partition, offset, code, detail }] of wanted.entries()) {
+        const { at, text } = shown[index];
+        const says = at === `${topic}/${partition}` && [String(offset), code, detail].every((part) => text.includes(part));
+        if (!says) return { complaint: `${at} says ${text}` };
+      }
+      return { note: `${shown.length} parked` };
+    }));
+
   for (const scheme of ['light', 'dark']) {
     await check(`axe finds nothing serious on the job, ${scheme}`, async () => {
       await page.emulateMedia({ colorScheme: scheme });

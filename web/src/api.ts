@@ -138,11 +138,26 @@ export interface JobView extends JobItem {
   pending_fields?: string[];
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
+  parked?: Parked[];
+  bad_records?: { skipped: number; dead_lettered: number } | null;
+  positions_moved?: number | null;
   discovery?: Discovery | null;
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
   warnings?: Reason[];
   bounded?: Bounded | null;
+}
+
+/** A partition that is not read, where it stands and why. */
+export interface Parked {
+  topic: string;
+  partition: number;
+  offset?: number | null;
+  code: string;
+  phase?: string | null;
+  detail?: string;
+  lost?: { side: string; from: number; to: number; offsets: number } | null;
+  since?: string;
 }
 
 /** How a running job looks for new partitions. */

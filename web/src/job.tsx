@@ -3,7 +3,7 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Attempts } from './attempts';
-import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Reason, type StartupMode } from './api';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode } from './api';
 import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
@@ -62,6 +62,7 @@ function Job({ view, at }: { view: JobView; at: number | null }) {
         <Reasons view={view} />
         <Next steps={view.next} />
       </section>
+      <ParkedPartitions parked={view.parked ?? []} />
       <Facts view={view} at={at} />
     </div>
   );
@@ -100,6 +101,31 @@ function ReasonLine({ reason, bad }: { reason: Reason; bad: boolean }) {
       </Word>
       <span>{reason.summary ?? ''}</span>
     </li>
+  );
+}
+
+function ParkedPartitions({ parked }: { parked: Parked[] }) {
+  if (parked.length === 0) return null;
+  return (
+    <section class="panel" aria-label="Parked partitions">
+      <h2>parked partitions ({parked.length})</h2>
+      <ul class="reasons">
+        {parked.map((at) => (
+          <li key={`${at.topic}/${at.partition}`} data-parked={`${at.topic}/${at.partition}`}>
+            <Word tone="bad"><a href={`/problems/${at.code}`}><code>{at.code}</code></a></Word>
+            <span>
+              topic {at.topic}, partition {at.partition}, offset <Num value={at.offset ?? null} />
+              {(at.phase ?? '') !== '' && <>, phase {at.phase}</>}
+              {at.since !== undefined && <span class="muted">, since {utc(at.since) ?? at.since}</span>}
+              <div>{at.detail ?? ''}</div>
+              {at.lost !== null && at.lost !== undefined && at.lost.offsets > 0 && (
+                <div>lost: offsets <Num value={at.lost.from} /> to <Num value={at.lost.to} /> (<Num value={at.lost.offsets} />)</div>
+              )}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
   );
 }
 
@@ -145,6 +171,12 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {unknown !== undefined && (
           <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
         )}
+        {view.bad_records !== null && view.bad_records !== undefined && view.bad_records.skipped + view.bad_records.dead_lettered > 0 && (
+          <Fact name="bad records">
+            <Word tone="warn">skipped {view.bad_records.skipped}, dead lettered {view.bad_records.dead_lettered}</Word>
+          </Fact>
+        )}
+        {(view.positions_moved ?? 0) > 0 && <Fact name="positions moved"><Word tone="warn">{view.positions_moved}</Word></Fact>}
         {view.since !== null && view.since !== undefined && <Fact name={`${view.state} since`}>{utc(view.since) ?? view.since}</Fact>}
         {view.desired_state !== undefined && view.desired_state !== view.state && <Fact name="desired state">{view.desired_state}</Fact>}
         {view.crash_loop !== null && view.crash_loop !== undefined && (

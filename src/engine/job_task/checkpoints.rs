@@ -160,7 +160,13 @@ impl JobTask {
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {
-        let skips_a_record = self.skips_a_record();
+        let decides = self.attempt.as_ref().and_then(|attempt| {
+            if self.skips_a_record(&attempt.decided) {
+                return Some(CheckpointKind::Skip);
+            }
+            let moves = self.moves_a_position(&attempt.decided);
+            moves.then_some(CheckpointKind::Reset)
+        });
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return;
         };
@@ -204,8 +210,8 @@ impl JobTask {
             );
         }
         positions.extend(self.kept.clone());
-        if skips_a_record && attempt.kind == CheckpointKind::Periodic {
-            attempt.kind = CheckpointKind::Skip;
+        if let Some(kind) = decides.filter(|_| attempt.kind == CheckpointKind::Periodic) {
+            attempt.kind = kind;
         }
         let checkpoint = Checkpoint {
             id,
@@ -276,7 +282,8 @@ impl JobTask {
         // What is kept of partitions that the spec does not read never moves, and the group does not hear of it.
         self.last_offsets
             .retain(|partition, _| self.partitions.contains_key(partition));
-        let commits = self.commits_to_group();
+        // As the store notes it: the next checkpoint tells the group.
+        let commits = self.commits_to_group() && checkpoint.kind != CheckpointKind::Skip;
         let group_commit = if commits {
             GroupCommit::PENDING
         } else {
@@ -333,9 +340,7 @@ impl JobTask {
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
         self.replaced.remove(&partition);
-        if self.parked.contains_key(&partition) {
-            Arc::make_mut(&mut self.parked).remove(&partition);
-        }
+        self.goes_on(&partition, offset);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,
@@ -396,7 +401,7 @@ impl JobTask {
         &mut self,
         note: impl Future<Output = Result<(), StoreError>> + Send + 'static,
     ) {
-        if self.is_fenced() {
+        if self.is_fenced {
             return;
         }
         if self.open_notes >= OPEN_NOTES {

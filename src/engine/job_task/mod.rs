@@ -8,7 +8,10 @@
 mod checkpoints;
 mod discovery;
 mod ending;
+mod left_out;
+mod notes;
 mod observation;
+mod out_of_range;
 mod parking;
 mod store_writes;
 
@@ -48,11 +51,12 @@ use crate::model::{
     code::Code,
     ids::CheckpointId,
     job_status::{
-        CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus, LivePartition, Waiting,
+        BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
+        LivePartition, Waiting,
     },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::{Blocker, SinkPosition, StartReason},
+    resolver::{Blocker, LogBounds, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -143,6 +147,7 @@ enum Background {
     },
     LookedUp(Result<LookedUp, KafkaError>),
     Discovered(Result<Vec<TopicDescription>, KafkaError>),
+    Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -166,6 +171,13 @@ pub(super) struct JobTask {
     replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    notes: notes::Notes,
+    left_out: left_out::LeftOutLog,
+    /// When it was asked last where the logs of partitions begin and end that are parked outside.
+    bounds_asked: Option<Instant>,
+    asking_bounds: bool,
+    /// Positions that the log did not hold and that were moved.
+    moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
     skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
@@ -195,6 +207,8 @@ pub(super) struct JobTask {
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
+    /// The lease is lost, which a run may hear while it ends for another reason: the history is another owner's then.
+    is_fenced: bool,
     waiting: BTreeMap<Code, Waiting>,
     stopping: Option<Stopping>,
     /// The first record that cannot be processed; the run ends with it.
@@ -245,6 +259,9 @@ impl JobTask {
             waiting: Vec::new(),
             discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
+            notes: Arc::default(),
+            bad_records: BadRecordCounters::default(),
+            positions_moved: 0,
         }
     }
 
@@ -330,6 +347,11 @@ impl JobTask {
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
             parked: Arc::new(discovery::gone_at_start(&run)),
+            notes: notes::Notes::default(),
+            left_out: left_out::LeftOutLog::default(),
+            bounds_asked: None,
+            asking_bounds: false,
+            moved: 0,
             skips: Vec::new(),
             partitions,
             committer: None,
@@ -351,6 +373,7 @@ impl JobTask {
             store_writes: store_writes::StoreWrites::default(),
             open_notes: 0,
             lease_doubt: None,
+            is_fenced: false,
             waiting: BTreeMap::new(),
             stopping: None,
             blocked: None,
@@ -402,7 +425,8 @@ impl JobTask {
             if self.parked.contains_key(partition) {
                 continue;
             }
-            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            let assignment = (partition.clone(), position);
+            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
@@ -453,6 +477,8 @@ impl JobTask {
             limit: Arc::clone(&self.limit),
             held: None,
             has_output: false,
+            job: self.run.name.clone(),
+            bad_records: self.bad_records(),
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -478,7 +504,7 @@ impl JobTask {
 
     /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
     async fn close(mut self) -> JobEnd {
-        if self.is_fenced() {
+        if self.is_fenced {
             self.background.abort_all();
         }
         self.cancel.cancel();
@@ -552,7 +578,8 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_) | Background::Discovered(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Bounds(_) | Background::Discovered(_))
+                | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -595,14 +622,9 @@ impl JobTask {
         }
     }
 
-    /// Whether the run has ended because its lease is lost: the history is another owner's then.
-    fn is_fenced(&self) -> bool {
-        matches!(self.end, Some(JobEnd::Failed(JobError::Fenced)))
-    }
-
     /// The history must not show a commit as under way for ever.
     async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced() {
+        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced {
             return;
         }
         let (id, phases, outcome) = (
@@ -630,6 +652,7 @@ impl JobTask {
     }
 
     fn fail(&mut self, error: JobError) {
+        self.is_fenced |= matches!(error, JobError::Fenced);
         // The first cause is the one to tell; what follows from it would hide it.
         if self.end.is_some() {
             return;
@@ -950,6 +973,7 @@ impl JobTask {
                 at,
                 cause,
             } => self.on_parked(&partition, at, cause),
+            SubtaskEvent::LeftOut(records) => self.left_out.add(records),
         }
     }
 
@@ -961,6 +985,7 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
             Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

@@ -21,7 +21,7 @@ use crate::{
     model::{
         checkpoint::CheckpointKind,
         code::Code,
-        job_status::{AttemptInProgress, JobStatus, LivePartition, Waiting},
+        job_status::{AttemptInProgress, BadRecordCounters, JobStatus, LivePartition, Waiting},
         topic::TopicPartition,
     },
 };
@@ -40,6 +40,8 @@ impl JobTask {
         self.note_waiting(Code::KafkaUnreachable, kafka_problem);
         self.watch_topics();
         self.watch_pending();
+        self.ask_bounds();
+        self.tell_left_out();
         self.watch_ends();
         let sink_problem = self
             .subtasks
@@ -202,6 +204,12 @@ impl JobTask {
             waiting: self.waiting.values().cloned().collect(),
             discovery: self.discovery_status(),
             parked: Arc::clone(&self.parked),
+            notes: self.notes.newest(),
+            bad_records: BadRecordCounters {
+                skipped: sum(|counters| &counters.skipped),
+                dead_lettered: sum(|counters| &counters.dead_lettered),
+            },
+            positions_moved: self.moved,
         };
         self.status.send_replace(Arc::new(status));
     }

@@ -20,6 +20,8 @@ pub(super) struct StoreWrites(Arc<Mutex<Unanswered>>);
 struct Unanswered {
     next_key: u64,
     problems: BTreeMap<u64, String>,
+    /// One of them heard that the lease is lost: none is sent again.
+    is_fenced: bool,
 }
 
 impl StoreWrites {
@@ -43,6 +45,16 @@ impl StoreWrites {
     pub(super) fn is_unanswered(&self, key: u64) -> bool {
         let unanswered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         unanswered.problems.contains_key(&key)
+    }
+
+    fn is_fenced(&self) -> bool {
+        let unanswered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.is_fenced
+    }
+
+    fn fence(&self) {
+        let mut unanswered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        unanswered.is_fenced = true;
     }
 
     fn note(&self, key: u64, problem: Option<String>) {
@@ -78,10 +90,17 @@ impl StoreWrite {
     {
         let mut backoff = Backoff::up_to(STORE_PAUSE);
         loop {
+            if self.writes.is_fenced() {
+                return Err(StoreError::Fenced);
+            }
             match write().await {
                 Err(StoreError::Unavailable(detail)) => {
                     self.writes.note(self.key, Some(detail));
                     backoff.wait().await;
+                }
+                Err(StoreError::Fenced) => {
+                    self.writes.fence();
+                    return Err(StoreError::Fenced);
                 }
                 known => return known,
             }

@@ -9,6 +9,7 @@ mod checkpoints;
 mod cluster;
 mod discovery;
 mod failures;
+mod letters;
 mod limits;
 mod parking;
 mod records;
@@ -37,8 +38,8 @@ use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
     Offset, PartitionOffsets, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
-    errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format, OnCancel, SourceSpec},
+    errors_spec::{Block, ErrorsSpec, OnBadRecord},
+    job::{CheckpointSpec, CommitToGroup, Format, OnCancel, PositionPolicy, SourceSpec},
     job_status::JobStatus,
     limits::LimitsSpec,
     resolver::StartReason,
@@ -47,6 +48,7 @@ use crate::model::{
     views::CheckpointReport,
 };
 use cluster::Cluster;
+use letters::Letters;
 use sink::TestSink;
 use store::MemoryStore;
 
@@ -145,6 +147,7 @@ struct World {
     cluster: Arc<Cluster>,
     store: Arc<MemoryStore>,
     sink: Arc<TestSink>,
+    letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
 }
 
@@ -155,6 +158,7 @@ impl World {
         Self {
             cluster: Arc::new(Cluster::new(pulse.clone(), Arc::clone(&store))),
             sink: Arc::new(TestSink::new(pulse.clone())),
+            letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
             store,
             pulse,
@@ -175,6 +179,20 @@ impl World {
     }
 
     fn start_with(&self, format: Format, block: Block, setup: Setup) -> JobHandle {
+        let errors = ErrorsSpec {
+            block,
+            on_bad_record: OnBadRecord::Stop,
+        };
+        self.start_under(format, errors, PositionPolicy::Fail, setup)
+    }
+
+    fn start_under(
+        &self,
+        format: Format,
+        errors: ErrorsSpec,
+        on_out_of_range: PositionPolicy,
+        setup: Setup,
+    ) -> JobHandle {
         let name = JobName::new("orders").unwrap();
         let document = serde_json::json!({
             "source": {"connection": "main", "topics": ["orders"]},
@@ -183,7 +201,8 @@ impl World {
         });
         let mut spec = JobSpec::read(&name, &document).unwrap();
         spec.source.format = format;
-        spec.errors.block = block;
+        spec.errors = errors;
+        spec.source.on_out_of_range = on_out_of_range;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
         (setup.source)(&mut spec.source);
@@ -229,6 +248,7 @@ impl World {
                 .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
+            dead_letters: Some(Arc::clone(&self.letters) as _),
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),

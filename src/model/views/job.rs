@@ -10,8 +10,8 @@ use crate::model::{
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
     job_state::{DesiredState, JobState},
-    job_status::{CommitCounters, DiscoveryStatus, JobFailure, Waiting},
-    limits::LimitsSpec,
+    job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus, JobFailure, Waiting},
+    parked::ParkedPartition,
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
@@ -101,9 +101,10 @@ pub struct CrashLoopView {
 /// How fast a job may go, and whether that holds it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LimitsView {
-    /// The limits.
-    #[serde(flatten)]
-    pub limits: LimitsSpec,
+    /// Records in a second; `null` for no limit.
+    pub records_per_s: Option<u64>,
+    /// Bytes of keys and values in a second; `null` for no limit.
+    pub bytes_per_s: Option<u64>,
     /// Whether there are records now that the limits hold back; `null` when it does not run.
     pub throttled: Option<bool>,
     /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
@@ -202,12 +203,19 @@ pub struct JobView {
     pub limits: LimitsView,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
+    /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of
+    /// its last run.
+    pub parked: Vec<ParkedPartition>,
     /// Records given to the sink in this run; `null` when it does not run.
     pub records: Option<u64>,
     /// Bytes of keys and values given to the sink in this run; `null` when it does not run.
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `null` when it does not run.
     pub redelivered: Option<u64>,
+    /// Records that could not be processed and were left out in this run; `null` when it does not run.
+    pub bad_records: Option<BadRecordCounters>,
+    /// Positions that their logs did not hold and that were moved in this run; `null` when it does not run.
+    pub positions_moved: Option<u64>,
     /// How it looks for new partitions; `null` when it does not run.
     pub discovery: Option<DiscoveryStatus>,
     /// The sink's delivery guarantee, in the words of docs/guarantees.md.

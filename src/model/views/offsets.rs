@@ -7,6 +7,7 @@ use crate::model::{
     job::Isolation,
     job_state::JobState,
     offset::Offset,
+    parked::ParkedPartition,
     resolver::StartReason,
 };
 
@@ -177,6 +178,8 @@ pub struct PartitionOffsetsView {
     pub oldest_unread_age_ms: Option<i64>,
     /// How far unread records are from being deleted.
     pub retention: Retention,
+    /// Why it is not read at the moment; `null` if it is.
+    pub parked: Option<ParkedPartition>,
     /// What is notable.
     pub flags: Vec<Flag>,
 }
@@ -272,6 +275,8 @@ pub enum Flag {
     StoreBehindSink,
     /// The sink was written to and does not know any more how far it has come.
     ProgressLost,
+    /// It is parked: not read until somebody decides or its cause goes away.
+    Parked,
     /// The numbers were taken at different moments; a lag below zero is shown as 0.
     Skewed,
 }

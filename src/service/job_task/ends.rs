@@ -27,6 +27,7 @@ impl JobTask {
     pub(super) async fn run_ended(&mut self, end: JobEnd) {
         let finished = matches!(end, JobEnd::Finished(_));
         self.failed_run = !finished;
+        self.keep_parked().await;
         let ran_for = self.run_since.elapsed();
         self.forget_run();
         refresh_checkpoint(&self.core, &self.job).await;
@@ -59,7 +60,10 @@ impl JobTask {
                 self.wait_for(Code::SinkError, &error.to_string());
                 self.restart(&failure).await;
             }
-            JobError::Decode { .. } | JobError::Consumer(_) | JobError::Sink(_) => {
+            JobError::Decode { .. }
+            | JobError::DeadLetter { .. }
+            | JobError::Consumer(_)
+            | JobError::Sink(_) => {
                 self.note_end(AttemptOutcome::Failed, Some(&failure)).await;
                 self.fail(failure).await;
             }
@@ -149,7 +153,7 @@ impl JobTask {
             (facts.row.spec.restart.clone(), facts.row.crash_loop.clone())
         };
         let dice = fastrand::f64();
-        let now = self.core.now();
+        let (now, ended_at) = (self.core.now(), Instant::now());
         let (crash_loop, decision) =
             CrashLoop::after_crash(before, &strategy, &failure, ran_for, now, dice);
         let (records, bytes) = self.ended_run.take().unwrap_or_default();
@@ -160,18 +164,7 @@ impl JobTask {
             bytes,
             first_of_loop: crash_loop.failures.len() == 1,
         };
-        {
-            let mut facts = self.job.shared();
-            facts.counters.crashes += 1;
-            facts.row.crash_loop = Some(crash_loop.clone());
-        }
-        if let Decision::RestartAfter(pause) = &decision {
-            let (cause, restart) = (&failure.summary, crash_loop.restarts);
-            tracing::error!(job = %self.job.name, cause, restart, ?pause, "the job crashed and is started again after a pause");
-            self.start_at = Instant::now() + *pause;
-            self.next_kind = AttemptKind::AfterCrash;
-            self.show_row(JobState::BackingOff, None, None);
-        }
+        // Before it is shown: what somebody has seen is not forgotten by a server that dies now.
         if let Some(lease) = self.lease {
             let store = &self.core.store;
             let noted = self
@@ -180,6 +173,18 @@ impl JobTask {
             if matches!(noted, Err(Trouble::Fenced)) {
                 self.lease = None;
             }
+        }
+        {
+            let mut facts = self.job.shared();
+            facts.counters.crashes += 1;
+            facts.row.crash_loop = Some(crash_loop.clone());
+        }
+        if let Decision::RestartAfter(pause) = &decision {
+            let (cause, restart) = (&failure.summary, crash_loop.restarts);
+            tracing::error!(job = %self.job.name, cause, restart, ?pause, "the job crashed and is started again after a pause");
+            self.start_at = ended_at + *pause;
+            self.next_kind = AttemptKind::AfterCrash;
+            self.show_row(JobState::BackingOff, None, None);
         }
         if let Decision::GiveUp(why) = decision {
             failure.summary = format!("{}; {why}", failure.summary);

@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     Asked, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
-    waiting::within,
+    parked::Told, waiting::within,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -35,6 +35,7 @@ use crate::{
     },
     service::{
         core::{Core, JobEntry},
+        dead_letters,
         error::ServiceError,
         next_steps::RefusedStart,
         operations::already_running,
@@ -130,7 +131,11 @@ impl JobTask {
         let claim = self.claim_sink(operation, &lease).await?;
         let row = &claim.row;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
-        let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        let (mut resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        if asked.is_some() {
+            let letters = dead_letters::look(&core, &row.spec).await;
+            resolved.blockers.extend(letters.blocker());
+        }
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(row, &resolved)));
         }
@@ -421,6 +426,11 @@ impl JobTask {
             row, install, sink, ..
         } = claim;
         let core = &self.core;
+        let dead_letters = core.dead_letters(&row.spec).unwrap_or_else(|error| {
+            // The start was checked: the server's file has changed since.
+            tracing::warn!(job = %self.job.name, %error, "no dead letters can be written; a bad record parks its partition");
+            None
+        });
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
             install,
@@ -431,6 +441,7 @@ impl JobTask {
             ends: begin.ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
+            dead_letters,
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),
             lease_health: core.lease_health.subscribe(),
@@ -613,6 +624,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
     let mut statuses = run.watch_status();
     let mut completed: Option<CheckpointId> = None;
     let mut seen_failure: Option<CheckpointId> = None;
+    let mut told = Told::default();
     while statuses.changed().await.is_ok() {
         let status = Arc::clone(&statuses.borrow_and_update());
         let newest = status.last_checkpoint.as_ref().map(|last| last.id);
@@ -620,6 +632,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
             completed = newest;
             job.shared().counters.completed += 1;
         }
+        told.follow(&core, &job, &status).await;
         let Some((id, failure)) = &status.last_failed else {
             continue;
         };

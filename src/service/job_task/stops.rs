@@ -135,6 +135,7 @@ impl JobTask {
                 ended.blocked = Some(error.failure(self.core.now()));
             }
         }
+        self.keep_parked().await;
         self.forget_run();
         self.note_end(how, ended.blocked.as_ref()).await;
         // Whoever waits for the stop sees its last checkpoint in every view.

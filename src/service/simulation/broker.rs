@@ -300,10 +300,11 @@ impl ModelConsumer {
         if run.is_empty() && !told {
             return None;
         }
+        let too_far = i64::from(state.has(Defect::PlusOneTwice));
         Some(BatchRun {
             partition: Arc::new(partition(number)),
             records: run,
-            advance_to: told.then(|| offset(*position)),
+            advance_to: told.then(|| offset(*position + too_far)),
         })
     }
 }

@@ -132,3 +132,69 @@ fn a_seed_is_one_run() {
         run(2, false, None).fingerprint
     );
 }
+
+/// Whether one of so many seeds notices a defect, and under which rules.
+fn finds(defect: Defect, seeds: u64, rules: &[&str]) {
+    let found = (1..=seeds).find_map(|seed| {
+        let outcome = run(seed, false, Some(defect));
+        let named = outcome.violations.into_iter();
+        let mut named = named.filter(|what| rules.iter().any(|rule| what.starts_with(rule)));
+        Some((seed, named.next()?))
+    });
+    let Some((seed, what)) = found else {
+        panic!("{defect:?} is not found within {seeds} seeds");
+    };
+    say(&format!(
+        "simulation: {defect:?} is found by seed {seed}: {what}"
+    ));
+}
+
+#[test]
+fn a_target_without_a_fence_is_found() {
+    finds(Defect::SinkWithoutFence, 100, &["I1", "I4"]);
+}
+
+#[test]
+fn a_store_without_a_fence_is_found() {
+    finds(Defect::StoreWithoutFence, 100, &["I4"]);
+}
+
+#[test]
+fn a_commit_to_the_group_before_the_store_is_found() {
+    finds(Defect::CommitBeforeStore, 20, &["I3"]);
+}
+
+#[test]
+fn a_start_that_is_not_stored_is_found() {
+    finds(Defect::StartNotStored, 5, &["plan"]);
+}
+
+#[test]
+fn a_position_that_is_one_too_far_is_found() {
+    finds(Defect::PlusOneTwice, 20, &["I6"]);
+}
+
+#[test]
+fn a_barrier_that_is_answered_before_the_flush_is_found() {
+    finds(Defect::BarrierBeforeFlush, 20, &["I1"]);
+}
+
+#[test]
+fn a_start_that_ignores_the_progress_of_its_sink_is_found() {
+    finds(Defect::SinkProgressIgnored, 60, &["I1"]);
+}
+
+#[test]
+fn a_record_that_is_passed_over_is_found() {
+    finds(Defect::LostRecord, 20, &["I6"]);
+}
+
+#[test]
+fn a_one_shot_start_that_a_server_uses_up_is_found() {
+    finds(Defect::OneShotUsedByServer, 200, &["I2"]);
+}
+
+#[test]
+fn a_run_that_is_not_started_again_is_found() {
+    finds(Defect::NoRestart, 100, &["I9"]);
+}

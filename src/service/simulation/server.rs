@@ -492,6 +492,7 @@ impl Server {
             ends: None,
             kafka,
             sink,
+            dead_letters: None,
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
@@ -516,7 +517,11 @@ impl Server {
                 .decide(&cluster, &*sink, &progress, &plain, &intent)
                 .await?;
             let stands_at = position_in(&resolved, request).unwrap_or(None);
-            let verdict = judge(request, stands_at, row.failed_record.as_ref());
+            let verdict = judge(
+                request,
+                stands_at,
+                &row.failed_record.iter().collect::<Vec<_>>(),
+            );
             let checkpoint = match verdict {
                 SkipVerdict::Skip(next) if resolved.blockers.is_empty() => {
                     let mut checkpoint = self
@@ -582,6 +587,7 @@ impl Server {
                 self.restart().await;
             }
             JobError::Decode { .. }
+            | JobError::DeadLetter { .. }
             | JobError::Consumer(_)
             | JobError::Sink(_)
             | JobError::Store(_)
@@ -618,6 +624,7 @@ impl Server {
                 | ConsumerError::TopicUnknown { .. }
                 | ConsumerError::TopicRecreated { .. },
             )
+            | JobError::DeadLetter { .. }
             | JobError::Sink(_)
             | JobError::Store(_)
             | JobError::Panicked { .. } => false,

@@ -380,7 +380,17 @@ impl ModelStore {
         effect: impl FnOnce(&mut State, i64) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let epoch = lease.epoch.0;
-        let outcome = self.ask(move |state| effect(state, epoch)).await;
+        let written = self.ask(move |state| {
+            let now = state.store.epoch;
+            let outcome = effect(state, epoch);
+            if outcome.is_ok() && now != epoch {
+                state.violation(format_args!(
+                    "I4: epoch {epoch} writes while {now} is the owner"
+                ));
+            }
+            outcome
+        });
+        let outcome = written.await;
         if matches!(outcome, Err(StoreError::Fenced)) {
             let mut state = self.world.state();
             state

@@ -35,7 +35,7 @@ fn runs_are_listed_newest_first_and_in_pages() {
     let oldest = &all.body["items"][2];
     assert_eq!(
         (&oldest["records"], &oldest["cause"]),
-        (&json!(10), &Value::Null)
+        (&json!(30), &Value::Null)
     );
     let operation = oldest["operation"].as_str().expect("an operation");
     client

@@ -310,6 +310,7 @@ impl Scene {
 #[test]
 fn every_operation_is_called_by_a_test() {
     let sources = [
+        include_str!("attempts.rs"),
         include_str!("checkpoints.rs"),
         include_str!("deletions.rs"),
         include_str!("jobs.rs"),

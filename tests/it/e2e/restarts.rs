@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
 use super::{Scene, earliest, with};
-use crate::support::wait::{SOON, eventually};
+use crate::support::wait::{SOON, eventually, now_ms};
 
 impl Scene {
     /// A job whose sink's records make its subtasks panic so many times: after the sink has a batch, before the job knows.
@@ -145,7 +145,7 @@ fn a_job_that_backs_off_says_when_and_why_and_obeys_at_once() {
         .as_str()
         .and_then(|at| at.parse().ok())
         .unwrap_or_else(|| panic!("no instant: {view:#}"));
-    let left = next - Utc::now();
+    let left = TimeDelta::milliseconds(next.timestamp_millis() - now_ms());
     assert!(
         left > TimeDelta::minutes(55) && left <= TimeDelta::hours(1),
         "{left}"
