@@ -208,7 +208,12 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         HealthStatus::Behind => format!("running, and falls behind: {reason}"),
         HealthStatus::Stalled => format!("running, but stands still: {reason}"),
         HealthStatus::Held => format!("running, and held back: {reason}"),
-        HealthStatus::Blocked => format!("running, but blocked: {reason}"),
+        HealthStatus::Blocked => {
+            // A partition that is parked is all that stands between a bounded run and its end, and must be seen as that.
+            let waits = situation.bounded.filter(|run| !run.parked.is_empty());
+            let waits = waits.map_or("", |_| "; the bounded run does not end until it goes on");
+            format!("running, but blocked: {reason}{waits}")
+        }
         HealthStatus::Ok
         | HealthStatus::Waiting
         | HealthStatus::Unknown

@@ -402,6 +402,7 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
+                        // The simulated job has no end.
                         run: None,
                     };
                 }
@@ -678,7 +679,7 @@ impl Server {
                     return;
                 }
                 Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome)) => {
-                    self.judge_stop(&run, &outcome)
+                    self.judge_stop(&run, &outcome);
                 }
                 Ok(JobEnd::Failed(error)) => {
                     self.note_failure(&error);
@@ -780,7 +781,7 @@ impl Server {
             let stop = run.stop(StopCheckpoint::BestEffort, Duration::from_secs(10));
             match timeout(Duration::from_secs(40), stop).await {
                 Ok(Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome))) => {
-                    self.judge_stop(&run, &outcome)
+                    self.judge_stop(&run, &outcome);
                 }
                 Ok(Ok(JobEnd::Failed(error))) => self.note_failure(&error),
                 Ok(Err(_)) => {}
