@@ -36,6 +36,9 @@ const BATCH_ENTRIES: usize = 1_000;
 /// How long connecting may take before the brokers count as lost. A reconnection is tried each 0.1 to 10 s.
 const CONNECTING: Duration = Duration::from_secs(3);
 
+/// How long a client may take to hear of partitions that are new to it.
+const REFRESH: Duration = Duration::from_millis(500);
+
 /// How long a close is waited for. Without a broker librdkafka can need a minute; it then goes on by itself.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -273,6 +276,12 @@ impl Consumer for JobConsumer {
             let operation = format!("assign {} partitions", partitions.len());
             error::call(operation, &Subject::Topics { topic: None }, &error)
         })?;
+        // The first assignment is of partitions that the client has to ask for anyway.
+        if !self.assigned.is_empty()
+            && let Err(error) = self.client.refresh_topics(REFRESH)
+        {
+            tracing::debug!(%error, "the client has not heard of the new partitions yet");
+        }
         for (partition, from) in partitions {
             let of_topic = self
                 .assigned

@@ -248,6 +248,35 @@ impl BatchConsumer {
         self.client.recall_brokers();
     }
 
+    /// Has the client ask for the partitions and leaders of its topics, and waits for that up to `deadline`.
+    ///
+    /// A partition that was assigned and that the client does not know yet is otherwise read from the client's next look on,
+    /// which it takes once a second.
+    ///
+    /// # Errors
+    /// No answer in time; the client asks again by itself.
+    pub fn refresh_topics(&self, deadline: Duration) -> Result<(), CallError> {
+        let mut metadata = ptr::null();
+        // SAFETY: a live client; the metadata, if any, is ours, and destroyed once.
+        let code = ErrorCode(unsafe {
+            let code = coded::rd_kafka_metadata(
+                self.client.rk(),
+                0,
+                ptr::null_mut(),
+                &raw mut metadata,
+                millis(deadline),
+            );
+            if !metadata.is_null() {
+                sys::rd_kafka_metadata_destroy(metadata);
+            }
+            code
+        });
+        code.check(|| None).map_err(|error| CallError::Failed {
+            operation: "refresh topics",
+            error,
+        })
+    }
+
     /// The newest error of the client as a whole since a broker was last connected.
     #[must_use]
     pub fn last_error(&self) -> Option<ClientError> {

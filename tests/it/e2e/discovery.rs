@@ -156,6 +156,7 @@ fn partitions_added_under_load_lose_nothing_whenever_the_server_dies() {
     for (partitions, point) in [(3, "before-checkpoint-stored"), (4, "checkpoint-stored")] {
         scene.server.kill();
         scene.server.boot_to_crash(point);
+        scene.server.await_ready();
         // By then the start has seen the topic as it was.
         scene.server.await_state(&scene.job, "running");
         scene.kafka.add_partitions(&scene.name, partitions);
