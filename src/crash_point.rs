@@ -4,6 +4,9 @@
 //! no destructor, no last word, no flush. A release build knows no crash points: it ignores the variable, and the calls are
 //! compiled away.
 //!
+//! `HANDOVER_PANIC_AT=<point>:<n>` has the code panic there instead, the first n times that this process comes to the point:
+//! a bug, to show what a job does about one. Several threads may come to a point, so all of them together n times.
+//!
 //! A point is one call where something has happened or is about to, and names what has happened by then. Where a write has
 //! two ends, there are points on both sides of it: what counts is the moment between its effect and the knowledge of it.
 
@@ -18,7 +21,11 @@ const KNOWN_TO_THIS_BUILD: bool = cfg!(debug_assertions);
 /// The environment variable.
 pub const VARIABLE: &str = "HANDOVER_CRASH_AT";
 
+/// The environment variable of points at which the code panics.
+pub const PANIC_VARIABLE: &str = "HANDOVER_PANIC_AT";
+
 static ARMED: OnceLock<Armed> = OnceLock::new();
+static ARMED_TO_PANIC: OnceLock<Armed> = OnceLock::new();
 
 macro_rules! crash_points {
     ($($(#[$doc:meta])* $point:ident = $name:literal,)*) => {
@@ -80,8 +87,17 @@ crash_points! {
 
 impl CrashPoint {
     /// Says that the program has come to this point. Does not return when it is the one to die at.
+    ///
+    /// # Panics
+    /// When it is the one to panic at.
     #[inline]
     pub fn reached(self) {
+        if KNOWN_TO_THIS_BUILD
+            && let Some(armed) = ARMED_TO_PANIC.get()
+            && armed.is_left(self)
+        {
+            self.panic();
+        }
         if KNOWN_TO_THIS_BUILD
             && let Some(armed) = ARMED.get()
             && armed.is_last(self)
@@ -89,15 +105,21 @@ impl CrashPoint {
             rdkafka_ext::kill_this_process();
         }
     }
+
+    #[expect(clippy::panic, reason = "the variable asks for it")]
+    fn panic(self) {
+        panic!("{PANIC_VARIABLE} names {}", self.name());
+    }
 }
 
 /// The value of the variable names no crash point.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{VARIABLE}={value}: not <point> or <point>:<n>, where <point> is one of {}",
+    "{variable}={value}: not <point> or <point>:<n>, where <point> is one of {}",
     names()
 )]
 pub struct NoCrashPoint {
+    variable: &'static str,
     value: String,
 }
 
@@ -111,7 +133,7 @@ fn names() -> String {
 /// # Errors
 /// When it names no point: a test would wait for a crash that never comes.
 pub fn arm(value: Option<&str>) -> Result<(), NoCrashPoint> {
-    let Some(armed) = read(KNOWN_TO_THIS_BUILD, value)? else {
+    let Some(armed) = read(KNOWN_TO_THIS_BUILD, VARIABLE, value)? else {
         return Ok(());
     };
     tracing::warn!(
@@ -123,7 +145,25 @@ pub fn arm(value: Option<&str>) -> Result<(), NoCrashPoint> {
     Ok(())
 }
 
-fn read(known_to_the_build: bool, value: Option<&str>) -> Result<Option<Armed>, NoCrashPoint> {
+/// Takes the value of the other variable, as [`arm`] does.
+///
+/// # Errors
+/// When it names no point.
+pub fn arm_panics(value: Option<&str>) -> Result<(), NoCrashPoint> {
+    let Some(armed) = read(KNOWN_TO_THIS_BUILD, PANIC_VARIABLE, value)? else {
+        return Ok(());
+    };
+    tracing::warn!(point = armed.point.name(), "the code will panic at a point");
+    // Armed before: the first one stays.
+    let _first = ARMED_TO_PANIC.set(armed);
+    Ok(())
+}
+
+fn read(
+    known_to_the_build: bool,
+    variable: &'static str,
+    value: Option<&str>,
+) -> Result<Option<Armed>, NoCrashPoint> {
     let Some(value) = value.filter(|_| known_to_the_build) else {
         return Ok(None);
     };
@@ -138,6 +178,7 @@ fn read(known_to_the_build: bool, value: Option<&str>) -> Result<Option<Armed>, 
             times_left: AtomicU32::new(times),
         })),
         _ => Err(NoCrashPoint {
+            variable,
             value: value.to_owned(),
         }),
     }
@@ -150,6 +191,17 @@ struct Armed {
 }
 
 impl Armed {
+    /// Whether the point was reached no more often than it takes.
+    fn is_left(&self, point: CrashPoint) -> bool {
+        self.point == point
+            && self
+                .times_left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    left.checked_sub(1)
+                })
+                .is_ok()
+    }
+
     /// Whether the point was reached as often as it takes.
     fn is_last(&self, point: CrashPoint) -> bool {
         self.point == point
@@ -168,15 +220,24 @@ mod tests {
 
     #[test]
     fn a_point_is_named_with_the_times_it_is_passed() {
-        let armed = read(true, Some("lease-taken")).unwrap().unwrap();
+        let armed = read(true, VARIABLE, Some("lease-taken")).unwrap().unwrap();
         assert!(!armed.is_last(CrashPoint::SinkClaimed));
         assert!(armed.is_last(CrashPoint::LeaseTaken));
-        let armed = read(true, Some("checkpoint-stored:3")).unwrap().unwrap();
+        let armed = read(true, VARIABLE, Some("checkpoint-stored:3"))
+            .unwrap()
+            .unwrap();
         let reached: Vec<bool> = (0..5)
             .map(|_| armed.is_last(CrashPoint::CheckpointStored))
             .collect();
         assert_eq!(reached, [false, false, true, false, false]);
-        assert!(read(true, None).unwrap().is_none());
+        let armed = read(true, PANIC_VARIABLE, Some("batch-written:2"))
+            .unwrap()
+            .unwrap();
+        let panics: Vec<bool> = (0..4)
+            .map(|_| armed.is_left(CrashPoint::BatchWritten))
+            .collect();
+        assert_eq!(panics, [true, true, false, false]);
+        assert!(read(true, VARIABLE, None).unwrap().is_none());
     }
 
     #[test]
@@ -188,7 +249,7 @@ mod tests {
             "lease-taken:0",
             "lease-taken:x",
         ] {
-            let error = read(true, Some(value)).unwrap_err().to_string();
+            let error = read(true, VARIABLE, Some(value)).unwrap_err().to_string();
             assert!(
                 error.contains("before-start-stored, start-stored"),
                 "{error}"
@@ -200,7 +261,7 @@ mod tests {
     #[test]
     fn a_build_without_crash_points_does_not_look_at_the_variable() {
         for value in ["lease-taken", "nonsense"] {
-            assert!(read(false, Some(value)).unwrap().is_none());
+            assert!(read(false, VARIABLE, Some(value)).unwrap().is_none());
         }
         assert_eq!(KNOWN_TO_THIS_BUILD, cfg!(debug_assertions));
     }

@@ -61,6 +61,11 @@ fn serve(args: ConfigArgs) -> anyhow::Result<ExitCode> {
             .get(crash_point::VARIABLE)
             .map(String::as_str),
     )?;
+    crash_point::arm_panics(
+        cli::environment()
+            .get(crash_point::PANIC_VARIABLE)
+            .map(String::as_str),
+    )?;
     run(false, async |shutdown| {
         let reloading = Reloading {
             hangups: signal(SignalKind::hangup()).context("cannot listen for signals")?,

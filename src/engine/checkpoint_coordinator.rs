@@ -43,6 +43,8 @@ pub(super) enum CoordinatorEvent {
     PrepareFailed {
         /// The attempt.
         id: CheckpointId,
+        /// Which subtask.
+        subtask: u32,
         /// What the sink said.
         detail: String,
     },
@@ -209,7 +211,11 @@ impl CheckpointCoordinator {
             CoordinatorEvent::Tick => self.tick(now),
             CoordinatorEvent::Trigger { kind, timeout } => self.trigger(kind, timeout, now),
             CoordinatorEvent::Prepared { id, subtask } => self.prepared(id, subtask),
-            CoordinatorEvent::PrepareFailed { id, detail } => self.prepare_failed(id, &detail, now),
+            CoordinatorEvent::PrepareFailed {
+                id,
+                subtask,
+                detail,
+            } => self.prepare_failed(id, subtask, &detail, now),
             CoordinatorEvent::Stored { id } => self.stored(id, now),
         }
     }
@@ -261,21 +267,27 @@ impl CheckpointCoordinator {
     fn prepare_failed(
         &mut self,
         id: CheckpointId,
+        subtask: u32,
         detail: &str,
         now: Instant,
     ) -> Vec<CoordinatorAction> {
-        if self
+        let Some(attempt) = self
             .attempt
             .as_ref()
-            .is_none_or(|attempt| attempt.id != id || attempt.storing)
-        {
+            .filter(|attempt| attempt.id == id && !attempt.storing)
+        else {
             return Vec::new();
+        };
+        let mut slowest = slow_subtasks(attempt, now);
+        for slow in slowest.iter_mut().filter(|slow| slow.subtask == subtask) {
+            // It has given up by now; what it did until then is what took the time.
+            FAILED_AT.clone_into(&mut slow.at);
         }
         let failure = CheckpointFailure {
             code: Code::SinkError.to_string(),
             phase: "sink_flush".to_owned(),
             summary: format!("the sink could not make the records durable: {detail}"),
-            slowest: Vec::new(),
+            slowest,
         };
         self.fail(failure, now)
     }
@@ -334,13 +346,20 @@ impl CheckpointCoordinator {
     }
 }
 
+/// What a subtask did whose sink could not make its part durable.
+const FAILED_AT: &str = "sink-flush";
+
 /// Which of two waiting triggers gives the attempt its kind: a stop's must not be missed, and what somebody asked for is
 /// kept longer than what the interval brings.
 fn precedence(kind: CheckpointKind) -> u8 {
     match kind {
-        CheckpointKind::Start | CheckpointKind::Skip | CheckpointKind::Periodic => 0,
-        CheckpointKind::Manual => 1,
-        CheckpointKind::Stop | CheckpointKind::Failure => 2,
+        CheckpointKind::Start
+        | CheckpointKind::Skip
+        | CheckpointKind::Reset
+        | CheckpointKind::Periodic => 0,
+        CheckpointKind::Discovery => 1,
+        CheckpointKind::Manual => 2,
+        CheckpointKind::Stop | CheckpointKind::Failure => 3,
     }
 }
 
@@ -377,13 +396,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::HumanDuration;
+    use crate::model::{HumanDuration, job::OnCancel};
 
     fn spec() -> CheckpointSpec {
         CheckpointSpec {
             interval: HumanDuration::from_secs(10),
             timeout: HumanDuration::from_secs(60),
             min_pause: HumanDuration::from_secs(3),
+            on_cancel: OnCancel::Retain,
         }
     }
 
@@ -458,6 +478,35 @@ mod tests {
         assert_eq!(
             coordinator.on(CoordinatorEvent::Tick, failed_at + seconds(3)),
             [CoordinatorAction::Due]
+        );
+    }
+
+    #[test]
+    fn a_failure_of_the_sink_names_who_and_how_long() {
+        let start = Instant::now();
+        let mut coordinator = CheckpointCoordinator::new(spec(), 3, CheckpointId(2), start);
+        coordinator.on(trigger(CheckpointKind::Manual), start);
+        let id = CheckpointId(2);
+        coordinator.on(CoordinatorEvent::Prepared { id, subtask: 0 }, start);
+        let failed = CoordinatorEvent::PrepareFailed {
+            id,
+            subtask: 2,
+            detail: "the disk is full".to_owned(),
+        };
+        let actions = coordinator.on(failed, start + seconds(4));
+        let [CoordinatorAction::Fail { failure, .. }] = actions.as_slice() else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(failure.phase, "sink_flush");
+        let slowest: Vec<_> = failure
+            .slowest
+            .iter()
+            .map(|slow| (slow.subtask, slow.waiting_ms, slow.at.as_str()))
+            .collect();
+        assert_eq!(
+            slowest,
+            [(1, 4_000, ""), (2, 4_000, "sink-flush")],
+            "what the other one does is seen when the failure is told"
         );
     }
 
@@ -607,7 +656,7 @@ mod tests {
                     1 => trigger(CheckpointKind::Manual),
                     2 => trigger(CheckpointKind::Stop),
                     3 => { answered.insert((id, subtask)); CoordinatorEvent::Prepared { id, subtask } },
-                    4 => CoordinatorEvent::PrepareFailed { id, detail: String::new() },
+                    4 => CoordinatorEvent::PrepareFailed { id, subtask, detail: String::new() },
                     5 => CoordinatorEvent::Stored { id },
                     _ => CoordinatorEvent::Tick,
                 };

@@ -55,6 +55,8 @@ pub(super) enum Content {
     Batch(RecordBatch),
     /// The log does not hold a partition's position; nothing of it comes any more until it is left and given again.
     OutOfRange(TopicPartition),
+    /// The brokers do not know a partition; nothing of it comes any more until it is left and given again.
+    Unknown(TopicPartition),
 }
 
 /// A poll that finds nothing ends after this time, so it bounds the delay of an assignment and of a stop: a blocked poll
@@ -214,6 +216,7 @@ impl ConsumerLoop {
                 return Ok(None);
             }
             Err(ConsumerError::OutOfRange { partition, .. }) => Content::OutOfRange(partition),
+            Err(ConsumerError::TopicUnknown { partition }) => Content::Unknown(partition),
             Err(error) => return Err(error.into()),
         };
         self.reachability.regained();

@@ -10,7 +10,7 @@ use crate::model::{
     code::Code,
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
-    topic::TopicPartition,
+    topic::{TopicId, TopicPartition},
 };
 
 /// Whether trying again can help.
@@ -46,6 +46,22 @@ pub enum ConsumerError {
         partition: TopicPartition,
         /// The position that was asked for.
         position: Offset,
+    },
+    /// The brokers say that they have no such partition: its topic was deleted, or they do not know it yet.
+    #[error("{partition}: the brokers do not know it (any more)")]
+    TopicUnknown {
+        /// Which.
+        partition: TopicPartition,
+    },
+    /// The topic was deleted, and another one has its name: the position means nothing there.
+    #[error("{partition}: the topic was deleted and created again (id {then} then, {now} now)")]
+    TopicRecreated {
+        /// Which partition.
+        partition: TopicPartition,
+        /// The id of the topic that was read.
+        then: TopicId,
+        /// The id of the one that has its name.
+        now: TopicId,
     },
     /// Anything else.
     #[error(transparent)]
@@ -126,6 +142,16 @@ pub enum JobError {
         /// What is wrong with it.
         detail: String,
     },
+    /// A record that cannot be processed cannot be written to the topic for dead letters either.
+    #[error("{why}; as a dead letter it is refused, too: {refusal}")]
+    DeadLetter {
+        /// The record.
+        record: Box<FailedRecord>,
+        /// What is wrong with it.
+        why: String,
+        /// Why the letter was refused.
+        refusal: KafkaError,
+    },
     /// A consumer cannot go on.
     #[error(transparent)]
     Consumer(#[from] ConsumerError),
@@ -163,8 +189,10 @@ impl JobError {
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Self::Decode { .. } => Code::BlockedOnRecord,
+            Self::Decode { .. } | Self::DeadLetter { .. } => Code::BlockedOnRecord,
             Self::Consumer(ConsumerError::OutOfRange { .. }) => Code::OffsetOutOfRange,
+            Self::Consumer(ConsumerError::TopicUnknown { .. }) => Code::PartitionGone,
+            Self::Consumer(ConsumerError::TopicRecreated { .. }) => Code::TopicRecreated,
             Self::Consumer(ConsumerError::Kafka(error)) => error.code,
             Self::Sink(error) => error.code,
             Self::Fenced => Code::LeaseLost,
@@ -178,6 +206,7 @@ impl JobError {
     pub fn failure(&self, at: DateTime<Utc>) -> JobFailure {
         let (record, phase) = match self {
             Self::Decode { record, .. } => (Some((**record).clone()), Some("decode")),
+            Self::DeadLetter { record, .. } => (Some((**record).clone()), Some("dead-letter")),
             Self::Sink(error) => (error.record.as_deref().cloned(), Some("write")),
             Self::Consumer(_) | Self::Fenced | Self::Store(_) | Self::Panicked { .. } => {
                 (None, None)

@@ -1,7 +1,7 @@
 //! The positions of one subtask, and the only place where they move.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ops::Range,
     sync::{
         Arc,
@@ -12,14 +12,16 @@ use std::{
 use super::{
     consumer_thread::Assignment,
     deserialization::{DeserializationSchema, schema_of},
-    error::JobError,
-    parked::Parking,
+    error::{JobError, SinkError},
+    parked::{LeftOut, Parking},
 };
 use crate::model::{
+    ids::CheckpointId,
     job::Format,
     job_status::FailedRecord,
     offset::{Offset, PartitionOffsets},
     record::{BatchRun, RecordBatch},
+    resolver::{SinkPosition, SinkProgress},
     topic::TopicPartition,
 };
 
@@ -32,6 +34,10 @@ pub(super) struct Counters {
     pub bytes: AtomicU64,
     /// Records dropped because they lay below the expected position.
     pub redelivered: AtomicU64,
+    /// Records that cannot be processed and were left out.
+    pub skipped: AtomicU64,
+    /// Records that cannot be processed and were written elsewhere.
+    pub dead_lettered: AtomicU64,
 }
 
 /// A partition's live position as others may read it.
@@ -53,21 +59,60 @@ impl LivePosition {
 }
 
 struct PartitionState {
+    /// The checkpoint that decided where it began.
+    position_id: CheckpointId,
+    /// What the sink has made durable at least, by its own word.
+    durable: Offset,
     /// Next record to read: everything before was given to the sink.
     position: Offset,
     /// The position once everything that was admitted is written.
     admitted: Offset,
     /// What was fetched before that many requests were served is of an older assignment.
     since: u64,
-    /// Whether nothing of it counts any more until it is given again.
-    parked: bool,
+    /// Whether nothing of it counts any more until it is given again, and who wants that.
+    parked: Option<ParkedBy>,
     live: Arc<LivePosition>,
+}
+
+/// Who parked a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ParkedBy {
+    /// What is read of it: it comes to the same again if it is read again.
+    Itself,
+    /// The job task.
+    Order,
+}
+
+/// What was found in a batch that cannot be given to the sink.
+#[derive(Debug, Default)]
+pub(super) struct Admitted {
+    /// Partitions that come to such a record and are parked.
+    pub parked: Vec<Parking>,
+    /// Such records that are left out.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A partition that is to be read again from where the sink has it.
+#[derive(Debug)]
+pub(super) struct Rewound {
+    /// Which.
+    pub partition: TopicPartition,
+    /// Where it goes on.
+    pub from: SinkPosition,
+    /// Whether it is read; else it only stands there.
+    pub read: bool,
 }
 
 /// Checks batches, gives them back for writing, and advances positions once they are written.
 pub(super) struct Fetcher {
     states: HashMap<TopicPartition, PartitionState>,
+    /// Where the partitions of a bounded run end; empty for a run without an end.
+    ends: PartitionOffsets,
+    /// Partitions that have come to their ends, until somebody asks for them.
+    ended: Vec<TopicPartition>,
     schema: Box<dyn DeserializationSchema>,
+    /// Records that the sink has refused: they cannot be given to it a second time.
+    refused: BTreeMap<(TopicPartition, i64), SinkError>,
     counters: Arc<Counters>,
 }
 
@@ -75,9 +120,17 @@ impl Fetcher {
     pub(super) fn new(format: Format, counters: Arc<Counters>) -> Self {
         Self {
             states: HashMap::new(),
+            ends: PartitionOffsets::new(),
+            ended: Vec::new(),
             schema: schema_of(format),
+            refused: BTreeMap::new(),
             counters,
         }
+    }
+
+    /// Ends partitions before these offsets: nothing at or behind them is ever given on.
+    pub(super) fn end_at(&mut self, ends: PartitionOffsets) {
+        self.ends = ends;
     }
 
     /// Registers a partition before it is assigned, so that no record of it can arrive unknown. What was fetched before
@@ -85,16 +138,20 @@ impl Fetcher {
     pub(super) fn register(
         &mut self,
         (partition, position): &Assignment,
+        position_id: CheckpointId,
         since: u64,
         live: Arc<LivePosition>,
     ) {
+        self.note_if_ended(partition, *position);
         self.states.insert(
             partition.clone(),
             PartitionState {
+                position_id,
+                durable: *position,
                 position: *position,
                 admitted: *position,
                 since,
-                parked: false,
+                parked: None,
                 live,
             },
         );
@@ -104,11 +161,19 @@ impl Fetcher {
     /// Answers the position; `None` if it is not read here, or parked already.
     pub(super) fn park(&mut self, partition: &TopicPartition, served: u64) -> Option<Offset> {
         let state = self.states.get_mut(partition)?;
-        if state.parked || served < state.since {
+        if state.parked.is_some() || served < state.since {
             return None;
         }
-        state.parked = true;
+        state.parked = Some(ParkedBy::Itself);
         Some(state.position)
+    }
+
+    /// Parks a partition by order. Answers whether it was read until now.
+    pub(super) fn park_by_order(&mut self, partition: &TopicPartition) -> bool {
+        let Some(state) = self.states.get_mut(partition) else {
+            return false;
+        };
+        state.parked.replace(ParkedBy::Order).is_none()
     }
 
     /// Drops what lies below the expected positions and checks what is left.
@@ -116,35 +181,184 @@ impl Fetcher {
     /// A client may deliver a record twice after a reconnect, also within one batch; giving it on would write it twice.
     /// What is admitted must be written next, and advanced over: the next batch is measured against it.
     ///
-    /// Answers the partitions that come to a record that is not what the format says. Of those the batch ends before it:
-    /// what is left must be written and advanced over all the same, which brings the partition to exactly this record.
-    pub(super) fn admit(&mut self, batch: &mut RecordBatch, served: u64) -> Vec<Parking> {
+    /// A record that is not what the format says, or that the sink has refused, is left out, or parks its partition: of that
+    /// one the batch ends before the record. What is left must be written and advanced over all the same, which brings the
+    /// partition to exactly this record.
+    pub(super) fn admit(
+        &mut self,
+        batch: &mut RecordBatch,
+        served: u64,
+        leave_out: bool,
+    ) -> Admitted {
         for index in 0..batch.runs().len() {
+            self.cut_at_the_end(batch, index);
             self.narrow(batch, index, served);
         }
-        if self.schema.accepts_everything() {
-            return Vec::new();
+        let mut found = Admitted::default();
+        if self.schema.accepts_everything() && self.refused.is_empty() {
+            return found;
         }
-        let mut parked = Vec::new();
-        for index in 0..batch.runs().len() {
-            let run = &batch.runs()[index];
-            let Some(state) = self.states.get_mut(&*run.partition) else {
-                continue;
-            };
-            if state.parked {
-                // A run before this one has come to a bad record.
-                empty(batch, index);
-                continue;
-            }
-            let Some((bad, cause)) = first_bad(&*self.schema, batch, run) else {
+        let mut next = 0;
+        while let Some(run) = batch.runs().get(next) {
+            let index = next;
+            next += 1;
+            let Some((bad, cause)) = self.first_bad(batch, run) else {
                 continue;
             };
             let partition = TopicPartition::clone(&run.partition);
-            state.parked = true;
-            state.admitted = end_before(batch, index, bad).unwrap_or(state.position);
-            parked.push(Parking { partition, cause });
+            if leave_out {
+                batch.leave_out(index, bad);
+                found.left_out.push(LeftOut {
+                    partition,
+                    index: bad,
+                    cause,
+                });
+            } else {
+                self.park_in(batch, &partition, bad);
+                found.parked.push(Parking { partition, cause });
+            }
         }
-        parked
+        found
+    }
+
+    /// Parks a partition before one of the records of a batch that was admitted: of this partition the batch ends there. It
+    /// advances to the record itself, over whatever lies between it and the record before (compacted offsets, transaction
+    /// markers): its position names the record.
+    pub(super) fn park_in(
+        &mut self,
+        batch: &mut RecordBatch,
+        partition: &TopicPartition,
+        record: usize,
+    ) {
+        let Some(at) = Offset::new(batch.record(record).record_offset) else {
+            return;
+        };
+        let mut cut = false;
+        for index in 0..batch.runs().len() {
+            let run = &batch.runs()[index];
+            if *run.partition != *partition {
+                continue;
+            }
+            if cut {
+                empty(batch, index);
+                continue;
+            }
+            let mut records = run.records.clone();
+            let end = records.find(|record| batch.record(*record).record_offset >= at.get());
+            let reaches = run.advance_to.is_some_and(|reached| reached >= at);
+            if end.is_none() && !reaches {
+                continue;
+            }
+            cut = true;
+            let run = &mut batch.runs_mut()[index];
+            run.records.end = end.unwrap_or(run.records.end);
+            run.advance_to = Some(at);
+        }
+        if let Some(state) = self.states.get_mut(partition) {
+            state.parked = Some(ParkedBy::Itself);
+            state.admitted = at;
+        }
+    }
+
+    /// The index of a run's first record that cannot be given to the sink, and why.
+    fn first_bad(&self, batch: &RecordBatch, run: &BatchRun) -> Option<(usize, JobError)> {
+        let checks = !self.schema.accepts_everything();
+        run.records.clone().find_map(|index| {
+            let record = batch.record(index);
+            if let Some(refusal) = self.refusal(&run.partition, record.record_offset) {
+                return Some((index, JobError::Sink(refusal.clone())));
+            }
+            if !checks {
+                return None;
+            }
+            let detail = self.schema.check(&record).err()?;
+            let error = JobError::Decode {
+                record: Box::new(FailedRecord::of(&run.partition, &record)),
+                detail,
+            };
+            Some((index, error))
+        })
+    }
+
+    fn refusal(&self, partition: &TopicPartition, record_offset: i64) -> Option<&SinkError> {
+        if self.refused.is_empty() {
+            return None;
+        }
+        self.refused.get(&(partition.clone(), record_offset))
+    }
+
+    /// Notes that the sink refuses a record, which is not given to it again.
+    pub(super) fn refuse(&mut self, error: SinkError) {
+        let Some(record) = &error.record else {
+            return;
+        };
+        let partition = TopicPartition::new(record.topic.as_str(), record.partition);
+        self.refused.insert((partition, record.offset), error);
+    }
+
+    /// Notes what the sink has made durable.
+    pub(super) fn prepared(&mut self, positions: &PartitionOffsets) {
+        for (partition, position) in positions {
+            if let Some(state) = self.states.get_mut(partition) {
+                state.durable = state.durable.max(*position);
+            }
+        }
+        let states = &self.states;
+        self.refused.retain(|(partition, record_offset), _| {
+            let state = states.get(partition);
+            state.is_none_or(|state| *record_offset >= state.durable.get())
+        });
+    }
+
+    /// Takes everything back that a sink's writer had and that is not durable. Answers every partition with the position that
+    /// the next writer hears; those that went back are to be read again. What was fetched before counts no more.
+    pub(super) fn rewind(&mut self, progress: &SinkProgress) -> Vec<Rewound> {
+        let rewound = self.states.iter_mut().map(|(partition, state)| {
+            let held = progress
+                .get(partition)
+                .filter(|held| held.position_id == state.position_id)
+                .map(|held| held.next_offset);
+            let durable = held.map_or(state.durable, |held| held.max(state.durable));
+            let goes_back = durable < state.admitted;
+            if goes_back {
+                state.position = durable;
+                state.admitted = durable;
+                state.live.set(durable);
+                state.parked = state.parked.filter(|by| *by == ParkedBy::Order);
+            }
+            Rewound {
+                partition: partition.clone(),
+                from: SinkPosition {
+                    next_offset: state.position,
+                    position_id: state.position_id,
+                },
+                read: goes_back && state.parked.is_none(),
+            }
+        });
+        rewound.collect()
+    }
+
+    /// A partition is given again: what was fetched before `since` requests were served does not count.
+    pub(super) fn given_again(&mut self, partition: &TopicPartition, since: u64) {
+        if let Some(state) = self.states.get_mut(partition) {
+            state.since = since;
+        }
+    }
+
+    /// Takes what lies at or behind the end of its partition out of a run. A record there, or a position that the client
+    /// reached there, says that the end is reached: the position is then the end itself, wherever the last record lay.
+    fn cut_at_the_end(&self, batch: &mut RecordBatch, index: usize) {
+        let run = &batch.runs()[index];
+        let Some(end) = self.ends.get(&*run.partition).copied() else {
+            return;
+        };
+        let is_behind = |index: &usize| batch.record(*index).record_offset >= end.get();
+        let behind = run.records.clone().rev().take_while(is_behind).count();
+        if behind > 0 || run.advance_to >= Some(end) {
+            let run = &mut batch.runs_mut()[index];
+            run.records.end -= behind;
+            run.advance_to = Some(end);
+        }
     }
 
     /// Narrows a run to what lies at or above the expected position; records of a partition that is not ours, is parked, or
@@ -155,7 +369,7 @@ impl Fetcher {
             tracing::error!(kafka.topic = %run.partition.topic, kafka.partition = run.partition.partition, "records of a partition that was not assigned");
             return empty(batch, index);
         };
-        if state.parked || served < state.since {
+        if state.parked.is_some() || served < state.since {
             return empty(batch, index);
         }
         let below = run
@@ -192,6 +406,7 @@ impl Fetcher {
             {
                 state.position = reached;
                 state.live.set(reached);
+                self.note_if_ended(&run.partition, reached);
             }
             bytes += batch.payload_bytes(run.records.clone());
         }
@@ -199,6 +414,17 @@ impl Fetcher {
             .records
             .fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn note_if_ended(&mut self, partition: &TopicPartition, position: Offset) {
+        if self.ends.get(partition).is_some_and(|end| position >= *end) {
+            self.ended.push(partition.clone());
+        }
+    }
+
+    /// The partitions that have come to their ends since this was asked last: nothing of them is wanted any more.
+    pub(super) fn take_ended(&mut self) -> Vec<TopicPartition> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Where a partition stands between two batches.
@@ -213,33 +439,6 @@ impl Fetcher {
             .map(|(partition, state)| (partition.clone(), state.position))
             .collect()
     }
-}
-
-/// The index of a run's first record that is not what the format says, and the failure that names it.
-fn first_bad(
-    schema: &dyn DeserializationSchema,
-    batch: &RecordBatch,
-    run: &BatchRun,
-) -> Option<(usize, JobError)> {
-    run.records.clone().find_map(|index| {
-        let record = batch.record(index);
-        let detail = schema.check(&record).err()?;
-        let error = JobError::Decode {
-            record: Box::new(FailedRecord::of(&run.partition, &record)),
-            detail,
-        };
-        Some((index, error))
-    })
-}
-
-/// Ends a run before a record, and answers that record's place. The partition advances to the record itself, over whatever
-/// lies between it and the record before (compacted offsets, transaction markers): its position names the record.
-fn end_before(batch: &mut RecordBatch, run: usize, record: usize) -> Option<Offset> {
-    let offset = Offset::new(batch.record(record).record_offset);
-    let run = &mut batch.runs_mut()[run];
-    run.records.end = record;
-    run.advance_to = offset;
-    offset
 }
 
 fn empty(batch: &mut RecordBatch, run: usize) {
@@ -287,6 +486,7 @@ mod tests {
         let live = LivePosition::at(offset(start));
         fetcher.register(
             &(TopicPartition::new("orders", 0), offset(start)),
+            CheckpointId(1),
             0,
             Arc::clone(&live),
         );
@@ -306,7 +506,7 @@ mod tests {
     fn a_position_moves_behind_the_last_record_that_was_written() {
         let (mut fetcher, live) = fetcher(Format::Bytes, 5);
         let mut batch = batch(vec![(5, b"a"), (7, b"bc")], None);
-        assert!(fetcher.admit(&mut batch, 0).is_empty());
+        assert!(fetcher.admit(&mut batch, 0, false).parked.is_empty());
         assert_eq!(
             live.get(),
             Some(offset(5)),
@@ -321,14 +521,14 @@ mod tests {
     fn records_below_the_expected_position_are_dropped_and_counted() {
         let (mut fetcher, live) = fetcher(Format::Bytes, 6);
         let mut twice = batch(vec![(4, b"a"), (5, b"b"), (6, b"c")], None);
-        assert!(fetcher.admit(&mut twice, 0).is_empty());
+        assert!(fetcher.admit(&mut twice, 0, false).parked.is_empty());
         assert_eq!(twice.len(), 1);
         fetcher.advance(&twice);
         assert_eq!(live.get(), Some(offset(7)));
         assert_eq!(fetcher.counters.redelivered.load(Ordering::Relaxed), 2);
 
         let mut all_known = batch(vec![(4, b"a"), (5, b"b")], None);
-        assert!(fetcher.admit(&mut all_known, 0).is_empty());
+        assert!(fetcher.admit(&mut all_known, 0, false).parked.is_empty());
         fetcher.advance(&all_known);
         assert_eq!(live.get(), Some(offset(7)), "a position never goes back");
     }
@@ -344,7 +544,7 @@ mod tests {
         };
         let records = vec![(5, &b"a"[..]), (6, b"b"), (5, b"a"), (6, b"b"), (7, b"c")];
         let mut batch = RecordBatch::new(vec![run(0..2), run(2..5)], Box::new(Records(records)));
-        assert!(fetcher.admit(&mut batch, 0).is_empty());
+        assert!(fetcher.admit(&mut batch, 0, false).parked.is_empty());
         let given: Vec<i64> = batch
             .runs()
             .iter()
@@ -360,7 +560,7 @@ mod tests {
     fn the_end_of_a_partition_moves_the_position_past_transaction_markers() {
         let (mut fetcher, live) = fetcher(Format::Bytes, 0);
         let mut with_marker = batch(vec![(0, b"a")], Some(2));
-        assert!(fetcher.admit(&mut with_marker, 0).is_empty());
+        assert!(fetcher.admit(&mut with_marker, 0, false).parked.is_empty());
         fetcher.advance(&with_marker);
         assert_eq!(live.get(), Some(offset(2)));
     }
@@ -370,7 +570,12 @@ mod tests {
         let (mut fetcher, live) = fetcher(Format::Json, 0);
         let other = Arc::new(TopicPartition::new("orders", 1));
         let other_live = LivePosition::at(offset(3));
-        fetcher.register(&((*other).clone(), offset(3)), 0, Arc::clone(&other_live));
+        fetcher.register(
+            &((*other).clone(), offset(3)),
+            CheckpointId(1),
+            0,
+            Arc::clone(&other_live),
+        );
         let run = |partition: &Arc<TopicPartition>, records, advance_to| BatchRun {
             partition: Arc::clone(partition),
             records,
@@ -391,7 +596,7 @@ mod tests {
             run(&orders, 4..5, 9),
         ];
         let mut batch = RecordBatch::new(runs, Box::new(Records(records)));
-        let parked = fetcher.admit(&mut batch, 0);
+        let parked = fetcher.admit(&mut batch, 0, false).parked;
         assert_eq!(parked.len(), 1);
         assert!(
             parked[0]
@@ -414,12 +619,17 @@ mod tests {
             RecordBatch::new(vec![run(&orders, 0..2, 7)], Box::new(Records(records)))
         };
         let mut late = on_its_way();
-        assert!(fetcher.admit(&mut late, 0).is_empty());
+        assert!(fetcher.admit(&mut late, 0, false).parked.is_empty());
         assert_eq!((late.len(), late.runs()[0].advance_to), (0, None));
-        fetcher.register(&(TopicPartition::clone(&orders), offset(3)), 2, live);
+        fetcher.register(
+            &(TopicPartition::clone(&orders), offset(3)),
+            CheckpointId(2),
+            2,
+            live,
+        );
         for (served, records) in [(1, 0), (2, 2)] {
             let mut late = on_its_way();
-            assert!(fetcher.admit(&mut late, served).is_empty());
+            assert!(fetcher.admit(&mut late, served, false).parked.is_empty());
             assert_eq!(late.len(), records, "{served} requests were served");
         }
     }
@@ -428,7 +638,7 @@ mod tests {
     fn a_bad_record_at_the_beginning_moves_the_position_to_it() {
         let (mut fetcher, live) = fetcher(Format::Json, 5);
         let mut batch = batch(vec![(4, b"{}"), (8, b"nope")], Some(9));
-        assert_eq!(fetcher.admit(&mut batch, 0).len(), 1);
+        assert_eq!(fetcher.admit(&mut batch, 0, false).parked.len(), 1);
         assert!(batch.is_empty());
         fetcher.advance(&batch);
         assert_eq!(live.get(), Some(offset(8)));
@@ -438,7 +648,105 @@ mod tests {
     fn records_of_a_partition_that_is_not_ours_reach_no_sink() {
         let mut fetcher = Fetcher::new(Format::Bytes, Arc::new(Counters::default()));
         let mut foreign = batch(vec![(0, b"a")], None);
-        assert!(fetcher.admit(&mut foreign, 0).is_empty());
+        assert!(fetcher.admit(&mut foreign, 0, false).parked.is_empty());
         assert!(foreign.is_empty());
+    }
+
+    #[test]
+    fn records_that_are_left_out_are_passed_over_and_what_lies_between_is_given() {
+        let (mut fetcher, live) = fetcher(Format::Json, 0);
+        let records = vec![
+            (0, &b"no"[..]),
+            (1, b"{}"),
+            (3, b"no"),
+            (4, b"no"),
+            (6, b"{}"),
+            (7, b"no"),
+        ];
+        let mut batch = batch(records, Some(9));
+        let admitted = fetcher.admit(&mut batch, 0, true);
+        let left_out: Vec<i64> = admitted
+            .left_out
+            .iter()
+            .map(|left_out| batch.record(left_out.index).record_offset)
+            .collect();
+        assert_eq!(left_out, [0, 3, 4, 7]);
+        let given: Vec<i64> = batch
+            .runs()
+            .iter()
+            .flat_map(|run| batch.records_of(run))
+            .map(|record| record.record_offset)
+            .collect();
+        assert_eq!(given, [1, 6]);
+        // One that cannot be left out after all parks the partition before it.
+        let partition = TopicPartition::new("orders", 0);
+        fetcher.park_in(&mut batch, &partition, admitted.left_out[2].index);
+        assert_eq!(batch.len(), 1);
+        fetcher.advance(&batch);
+        assert_eq!(live.get(), Some(offset(4)));
+        let mut behind = self::batch(vec![(8, b"{}")], None);
+        fetcher.admit(&mut behind, 0, true);
+        assert!(behind.is_empty(), "it is parked");
+    }
+
+    #[test]
+    fn a_batch_of_nothing_but_bad_records_moves_the_position_behind_them() {
+        let (mut fetcher, live) = fetcher(Format::Json, 0);
+        let mut batch = batch(vec![(0, b"no"), (5, b"no")], None);
+        assert_eq!(fetcher.admit(&mut batch, 0, true).left_out.len(), 2);
+        assert!(batch.is_empty());
+        fetcher.advance(&batch);
+        assert_eq!(live.get(), Some(offset(6)));
+    }
+
+    #[test]
+    fn what_a_writer_lost_is_read_again_from_where_the_sink_stands() {
+        let (mut fetcher, live) = fetcher(Format::Bytes, 0);
+        let partition = TopicPartition::new("orders", 0);
+        let mut taken = batch(vec![(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")], None);
+        fetcher.admit(&mut taken, 0, false);
+        fetcher.advance(&taken);
+        fetcher.prepared(&PartitionOffsets::from([(partition.clone(), offset(1))]));
+        let held = |next, id| {
+            let position = SinkPosition {
+                next_offset: offset(next),
+                position_id: CheckpointId(id),
+            };
+            SinkProgress::from([(partition.clone(), position)])
+        };
+        for (progress, from) in [
+            (held(3, 1), 3),
+            // Of another decision: it says nothing of this one.
+            (held(0, 7), 1),
+            (SinkProgress::new(), 1),
+        ] {
+            fetcher.admit(&mut batch(vec![(4, b"e")], None), 0, false);
+            let rewound = fetcher.rewind(&progress);
+            assert_eq!(rewound[0].from.next_offset, offset(from));
+            assert!(rewound[0].read);
+            assert_eq!(live.get(), Some(offset(from)), "{progress:?}");
+        }
+        assert!(!fetcher.rewind(&held(1, 1))[0].read, "nothing was lost");
+        fetcher.given_again(&partition, 2);
+        let mut stale = batch(vec![(5, b"f")], None);
+        fetcher.admit(&mut stale, 1, false);
+        assert!(stale.is_empty());
+
+        fetcher.refuse(SinkError {
+            record: Some(Box::new(FailedRecord {
+                topic: "orders".to_owned(),
+                partition: 0,
+                offset: 2,
+                timestamp: None,
+                key_bytes: None,
+                value_bytes: None,
+            })),
+            ..SinkError::refused("no")
+        });
+        let mut again = batch(vec![(1, b"b"), (2, b"c"), (3, b"d")], None);
+        let admitted = fetcher.admit(&mut again, 2, false);
+        assert_eq!((again.len(), admitted.parked.len()), (1, 1));
+        fetcher.advance(&again);
+        assert_eq!(live.get(), Some(offset(2)));
     }
 }

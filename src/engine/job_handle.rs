@@ -1,6 +1,6 @@
 //! What the rest of the program may ask of a running job.
 
-use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -10,15 +10,17 @@ use super::{
     error::JobError,
     job_task::JobTask,
     parked::SkipOutcome,
-    ports::{CheckpointStore, Clock, JobLease, KafkaCluster, LeaseHealth, Sink},
+    ports::{CheckpointStore, Clock, DeadLetterTopic, JobLease, KafkaCluster, LeaseHealth, Sink},
     threads::Threads,
 };
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
     job_status::JobStatus,
-    offset::Offset,
+    limits::LimitsSpec,
+    offset::{Offset, PartitionOffsets},
+    resolver::StartReason,
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -39,10 +41,16 @@ pub struct JobRun {
     pub lease: JobLease,
     /// The stored `start` checkpoint.
     pub start: Checkpoint,
+    /// Where a bounded run ends, for every partition of `start`; `None` for a run without an end.
+    pub ends: Option<PartitionOffsets>,
+    /// Why each of its partitions begins there, or is not read.
+    pub reasons: BTreeMap<TopicPartition, StartReason>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
     pub sink: Arc<dyn Sink>,
+    /// Where records go that cannot be processed, if the spec has a topic for them.
+    pub dead_letters: Option<Arc<dyn DeadLetterTopic>>,
     /// Where checkpoints go.
     pub store: Arc<dyn CheckpointStore>,
     /// The wall clock.
@@ -51,11 +59,20 @@ pub struct JobRun {
     pub lease_health: watch::Receiver<LeaseHealth>,
 }
 
+impl JobRun {
+    /// Whether the start checkpoint only keeps a partition that the spec does not read.
+    pub(super) fn is_detached(&self, partition: &TopicPartition) -> bool {
+        self.reasons.get(partition) == Some(&StartReason::Detached)
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub enum JobEnd {
     /// As asked.
     Stopped(Box<StopOutcome>),
+    /// A bounded run has read everything up to its ends: a completed checkpoint says so, and the group was told.
+    Finished(Box<StopOutcome>),
     /// It gave up.
     Failed(JobError),
 }
@@ -93,11 +110,14 @@ pub(super) enum Command {
         refused: oneshot::Sender<StopRefused>,
     },
     SetCheckpointing(CheckpointSpec),
+    SetDiscovery(PartitionDiscovery),
+    LookAtTopics,
     Skip {
         partition: TopicPartition,
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     },
+    SetLimits(LimitsSpec),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -236,5 +256,23 @@ impl JobHandle {
     pub async fn set_checkpointing(&self, spec: CheckpointSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetCheckpointing(spec)).await;
+    }
+
+    /// Has the run look at its topics soon, whatever the interval: somebody saw that one of them is not what it was.
+    pub fn look_at_topics(&self) {
+        // A run that is too busy to listen looks by itself.
+        let _unheard = self.commands.try_send(Command::LookAtTopics);
+    }
+
+    /// Changes how new partitions are looked for, from now on.
+    pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetDiscovery(discovery)).await;
+    }
+
+    /// Changes how fast the job may go, from now on, also for what is being held back.
+    pub async fn set_limits(&self, limits: LimitsSpec) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
     }
 }

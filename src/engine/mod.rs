@@ -36,9 +36,11 @@
 //! [`parked`].
 
 pub mod backoff;
+mod bad_records;
 mod checkpoint_coordinator;
 mod consumer_thread;
 mod deserialization;
+mod discovery;
 pub mod error;
 mod fetcher;
 mod group_commits;
@@ -47,11 +49,13 @@ mod job_task;
 mod parked;
 mod pending_positions;
 pub mod ports;
+mod rate_limit;
 mod record_reader;
 mod subtask;
 #[cfg(test)]
 mod tests;
 mod threads;
+pub mod topics;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

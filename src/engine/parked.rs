@@ -12,6 +12,7 @@ use super::error::JobError;
 use crate::model::{
     CheckpointId,
     offset::Offset,
+    resolver::StartReason,
     topic::{TopicId, TopicPartition},
 };
 
@@ -24,6 +25,17 @@ pub(super) struct Parking {
     pub cause: JobError,
 }
 
+/// A record of a batch that is left out.
+#[derive(Debug)]
+pub(super) struct LeftOut {
+    /// Its partition.
+    pub partition: TopicPartition,
+    /// Its place in the batch.
+    pub index: usize,
+    /// What the job would end with.
+    pub cause: JobError,
+}
+
 /// Where a parked partition is to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Decided {
@@ -31,6 +43,10 @@ pub(super) struct Decided {
     pub offset: Offset,
     /// The topic's id; another one than before if the topic was made again.
     pub topic_id: Option<TopicId>,
+    /// Why there, where that is another reason than before.
+    pub reason: Option<StartReason>,
+    /// The checkpoint that decided the position, if nothing is decided now: the partition goes on where it stood.
+    pub position_id: Option<CheckpointId>,
 }
 
 /// What became of a request to leave out the record at which a partition is parked.

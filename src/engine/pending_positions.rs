@@ -1,4 +1,5 @@
-//! Partitions that had no leader when the job started and whose position only the log can tell.
+//! Partitions that are to be read and whose position only their log can tell: those without a leader at the start, and those
+//! that a discovery has brought.
 //!
 //! They do not hold back the others. When a leader answers, the position is resolved by the same function as at a start,
 //! stored with the next checkpoint, and only then assigned: a crash in between resolves again and loses nothing, because
@@ -11,33 +12,88 @@ use std::{
 
 use super::{error::KafkaError, parked::Decided, ports::KafkaCluster};
 use crate::model::{
-    job::JobSpec,
-    offset::{Offset, PartitionOffsets},
+    checkpoint::CheckpointPosition,
+    ids::CheckpointId,
+    job::{JobSpec, NewPartitions},
+    offset::Offset,
     resolver::{
-        BrokerFacts, PartitionFacts, SinkFacts, StartInputs, StartPolicies, needed_facts,
-        resolve_positions,
+        Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
+        StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
     topic::TopicPartition,
 };
 
+/// Why a partition waits for a position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Pending {
+    /// It had no leader when the job started for the first time.
+    SinceStart,
+    /// It appeared while the job ran.
+    Appeared,
+    /// It had a position, which has to be held against the topic and the log as they are now.
+    Held(CheckpointPosition),
+}
+
+impl Pending {
+    /// Whether its position is decided by the startup mode. All others begin anew at the next start if nothing is stored of
+    /// them, and to the same result.
+    pub(super) fn by_startup_mode(&self, spec: &JobSpec) -> bool {
+        match self {
+            Self::SinceStart => true,
+            Self::Appeared => {
+                spec.source.partition_discovery.new_partitions == NewPartitions::StartupMode
+            }
+            Self::Held(_) => false,
+        }
+    }
+}
+
 /// Where the pending partitions stand.
 #[derive(Debug, Default)]
 pub(super) struct PendingPositions {
-    unresolved: BTreeSet<TopicPartition>,
+    unresolved: BTreeMap<TopicPartition, Pending>,
     resolved: BTreeMap<TopicPartition, Decided>,
+    /// In which checkpoint a decision was sent to the store last.
+    sent: BTreeMap<TopicPartition, CheckpointId>,
+}
+
+/// What a look-up brought.
+#[derive(Debug, Default)]
+pub(super) struct LookedUp {
+    /// The positions of partitions whose leaders answered.
+    pub found: BTreeMap<TopicPartition, Decided>,
+    /// What stands against others, by the policies of the spec.
+    pub against: Vec<Blocker>,
 }
 
 impl PendingPositions {
     pub(super) fn new(unresolved: BTreeSet<TopicPartition>) -> Self {
         Self {
-            unresolved,
+            unresolved: unresolved
+                .into_iter()
+                .map(|partition| (partition, Pending::SinceStart))
+                .collect(),
             resolved: BTreeMap::new(),
+            sent: BTreeMap::new(),
         }
     }
 
+    /// Takes a decision over a partition that is parked; a later one replaces it.
+    pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
+        self.unresolved.remove(&partition);
+        self.sent.remove(&partition);
+        self.resolved.insert(partition, decided);
+    }
+
+    /// Has a position looked up.
+    pub(super) fn add(&mut self, partition: TopicPartition, why: Pending) {
+        self.forget(&partition);
+        self.unresolved.insert(partition, why);
+    }
+
     /// Partitions that wait for a leader.
-    pub(super) fn unresolved(&self) -> &BTreeSet<TopicPartition> {
+    pub(super) fn unresolved(&self) -> &BTreeMap<TopicPartition, Pending> {
         &self.unresolved
     }
 
@@ -46,32 +102,55 @@ impl PendingPositions {
         &self.resolved
     }
 
-    /// Takes a decision over a partition that is parked; a later one replaces it.
-    pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
-        self.resolved.insert(partition, decided);
+    /// Whether a partition is on its way.
+    pub(super) fn holds(&self, partition: &TopicPartition) -> bool {
+        self.unresolved.contains_key(partition) || self.resolved.contains_key(partition)
     }
 
-    /// Takes what a look-up found.
-    pub(super) fn found(&mut self, positions: BTreeMap<TopicPartition, Decided>) {
-        for (partition, resolved) in positions {
-            if self.unresolved.remove(&partition) {
-                self.resolved.insert(partition, resolved);
+    /// Gives a partition up.
+    pub(super) fn forget(&mut self, partition: &TopicPartition) {
+        self.unresolved.remove(partition);
+        self.resolved.remove(partition);
+        self.sent.remove(partition);
+    }
+
+    /// Takes what a look-up found; answers what of it was waited for.
+    pub(super) fn found(
+        &mut self,
+        positions: BTreeMap<TopicPartition, Decided>,
+    ) -> Vec<TopicPartition> {
+        let mut taken = Vec::new();
+        for (partition, decided) in positions {
+            if self.unresolved.contains_key(&partition) {
+                taken.push(partition.clone());
+                self.decide(partition, decided);
             }
         }
+        taken
     }
 
-    /// Hands out the partitions whose positions a completed checkpoint holds.
-    pub(super) fn stored(&mut self, offsets: &PartitionOffsets) -> Vec<(TopicPartition, Offset)> {
-        let stored: Vec<(TopicPartition, Offset)> = self
-            .resolved
-            .iter()
-            .filter(|(partition, resolved)| offsets.get(*partition) == Some(&resolved.offset))
-            .map(|(partition, resolved)| (partition.clone(), resolved.offset))
-            .collect();
-        for (partition, _) in &stored {
-            self.resolved.remove(partition);
+    /// Notes that a checkpoint that is on its way to the store holds a decision, at this offset.
+    pub(super) fn send(&mut self, partition: &TopicPartition, offset: Offset, id: CheckpointId) {
+        if let Some(decided) = self.resolved.get_mut(partition) {
+            decided.offset = offset;
+            self.sent.insert(partition.clone(), id);
         }
+    }
+
+    /// Hands out the partitions whose decisions a completed checkpoint holds.
+    pub(super) fn stored(&mut self, id: CheckpointId) -> Vec<(TopicPartition, Offset)> {
+        let (sent, later) = std::mem::take(&mut self.sent)
+            .into_iter()
+            .partition(|(_, sent)| *sent == id);
+        self.sent = later;
+        let stored: BTreeMap<TopicPartition, CheckpointId> = sent;
         stored
+            .into_keys()
+            .filter_map(|partition| {
+                let decided = self.resolved.remove(&partition)?;
+                Some((partition, decided.offset))
+            })
+            .collect()
     }
 }
 
@@ -82,10 +161,10 @@ impl PendingPositions {
 pub(super) async fn look_up(
     kafka: Arc<dyn KafkaCluster>,
     spec: JobSpec,
-    partitions: BTreeSet<TopicPartition>,
+    partitions: BTreeMap<TopicPartition, Pending>,
     now_ms: i64,
-) -> Result<BTreeMap<TopicPartition, Decided>, KafkaError> {
-    let listed: Vec<TopicPartition> = partitions.into_iter().collect();
+) -> Result<LookedUp, KafkaError> {
+    let listed: Vec<TopicPartition> = partitions.keys().cloned().collect();
     // The ends of the logs come before the look-up by time, so that "no such record" means the end as it was before.
     let bounds = kafka.log_bounds(&listed).await?;
     let answered: Vec<TopicPartition> = listed
@@ -93,41 +172,13 @@ pub(super) async fn look_up(
         .filter(|partition| bounds.contains_key(partition))
         .collect();
     if answered.is_empty() {
-        return Ok(BTreeMap::new());
+        return Ok(LookedUp::default());
     }
-    // A position that is decided for the first time does not depend on the sink.
-    let (from, sink) = (StartFrom::Auto, SinkFacts::without_progress(String::new()));
-    let nothing = BrokerFacts::default();
-    let inputs = StartInputs {
-        isolation: spec.source.isolation,
-        startup_mode: &spec.startup_mode,
-        state: None,
-        chosen: None,
-        sink: &sink,
-        from: &from,
-        covered: None,
-        policies: StartPolicies {
-            on_out_of_range: spec.source.on_out_of_range,
-            on_missing_group_offset: spec.source.on_missing_group_offset,
-            on_topic_recreated: spec.source.on_topic_recreated,
-        },
-        facts: &nothing,
-    };
-    let needed = needed_facts(&inputs, now_ms);
-    let group = if needed.group_offsets {
-        kafka
-            .group_offsets(&spec.source.group_id, &answered)
-            .await?
-    } else {
-        BTreeMap::new()
-    };
-    let mut by_time = PartitionOffsets::new();
-    for (timestamp_ms, asked) in needed.instants(&answered) {
-        let found = kafka
-            .offsets_for_timestamp(&asked, timestamp_ms, spec.source.isolation)
-            .await?;
-        by_time.extend(found);
-    }
+    let (by_mode, by_state): (Vec<TopicPartition>, Vec<TopicPartition>) = answered
+        .iter()
+        .cloned()
+        .partition(|partition| partitions[partition].by_startup_mode(&spec));
+    let mut facts = BrokerFacts::default();
     let topics: BTreeSet<String> = answered
         .iter()
         .map(|partition| partition.topic.to_string())
@@ -135,38 +186,147 @@ pub(super) async fn look_up(
     let described = kafka
         .describe_topics(&topics.into_iter().collect::<Vec<_>>())
         .await?;
-    let topic_id = |topic: &str| {
-        described
+    for partition in &answered {
+        let topic = described
             .iter()
-            .find(|known| known.name == topic)
-            .and_then(|known| known.id.clone())
-    };
-    let facts = answered.iter().map(|partition| {
-        let facts = PartitionFacts {
-            topic_id: topic_id(&partition.topic),
+            .find(|topic| *topic.name == *partition.topic);
+        let known = PartitionFacts {
+            topic_id: topic.and_then(|topic| topic.id.clone()),
             bounds: bounds.get(partition).copied(),
-            group_offset: group.get(partition).map(|group| group.offset),
-            at_timestamp: by_time.get(partition).copied(),
+            ..PartitionFacts::default()
         };
-        (partition.clone(), facts)
+        facts.partitions.insert(partition.clone(), known);
+    }
+    ask_for_the_mode(&*kafka, &spec, &by_mode, &mut facts, now_ms).await?;
+    let held = partitions.iter().filter_map(|(partition, why)| match why {
+        Pending::Held(position) => Some((partition.clone(), position.clone())),
+        Pending::SinceStart | Pending::Appeared => None,
     });
-    let facts = BrokerFacts {
-        partitions: facts.collect(),
-        ..BrokerFacts::default()
+    // What the job has: the partitions that appeared are not in it, so they are new since this checkpoint.
+    let state = RestorableState {
+        id: CheckpointId(0),
+        positions: held
+            .filter(|(partition, _)| by_state.contains(partition))
+            .collect(),
+        sink_identity: String::new(),
+        newest_output: None,
     };
-    let resolved = resolve_positions(&StartInputs {
-        facts: &facts,
-        ..inputs
-    });
-    let found = resolved.partitions.into_iter().filter_map(|planned| {
-        let offset = planned.start_at?;
-        Some((
-            planned.topic_partition(),
-            Decided {
-                offset,
-                topic_id: planned.topic_id,
-            },
-        ))
-    });
-    Ok(found.collect())
+    let mut looked_up = LookedUp::default();
+    for (group, state) in [(by_mode, None), (by_state, Some(&state))] {
+        if group.is_empty() {
+            continue;
+        }
+        let of_group = BrokerFacts {
+            partitions: facts
+                .partitions
+                .iter()
+                .filter(|(partition, _)| group.contains(partition))
+                .map(|(partition, known)| (partition.clone(), known.clone()))
+                .collect(),
+            ..BrokerFacts::default()
+        };
+        decide(&spec, state, &of_group, &mut looked_up);
+    }
+    Ok(looked_up)
+}
+
+/// What only the startup mode needs.
+async fn ask_for_the_mode(
+    kafka: &dyn KafkaCluster,
+    spec: &JobSpec,
+    partitions: &[TopicPartition],
+    facts: &mut BrokerFacts,
+    now_ms: i64,
+) -> Result<(), KafkaError> {
+    if partitions.is_empty() {
+        return Ok(());
+    }
+    let (from, sink) = (StartFrom::Auto, no_sink());
+    let nothing = BrokerFacts::default();
+    let inputs = inputs(spec, &from, &sink, None, &nothing);
+    let needed = needed_facts(&inputs, now_ms);
+    if needed.group_offsets {
+        let group = kafka
+            .group_offsets(&spec.source.group_id, partitions)
+            .await?;
+        for (partition, committed) in group {
+            if let Some(known) = facts.partitions.get_mut(&partition) {
+                known.group_offset = Some(committed.offset);
+            }
+        }
+    }
+    for (timestamp_ms, asked) in needed.instants(partitions) {
+        let found = kafka
+            .offsets_for_timestamp(&asked, timestamp_ms, spec.source.isolation)
+            .await?;
+        for (partition, offset) in found {
+            if let Some(known) = facts.partitions.get_mut(&partition) {
+                known.at_timestamp = Some(offset);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A position that is decided for the first time does not depend on the sink, and one that is held against its log stands
+/// where the run stood, which is where the sink stands.
+fn no_sink() -> SinkFacts {
+    SinkFacts::without_progress(String::new())
+}
+
+fn inputs<'a>(
+    spec: &'a JobSpec,
+    from: &'a StartFrom,
+    sink: &'a SinkFacts,
+    state: Option<&'a RestorableState>,
+    facts: &'a BrokerFacts,
+) -> StartInputs<'a> {
+    StartInputs {
+        isolation: spec.source.isolation,
+        startup_mode: &spec.startup_mode,
+        state,
+        chosen: None,
+        sink,
+        from,
+        covered: None,
+        policies: StartPolicies {
+            on_out_of_range: spec.source.on_out_of_range,
+            on_missing_group_offset: spec.source.on_missing_group_offset,
+            on_topic_recreated: spec.source.on_topic_recreated,
+        },
+        facts,
+    }
+}
+
+/// Lets the one resolver decide.
+fn decide(
+    spec: &JobSpec,
+    state: Option<&RestorableState>,
+    facts: &BrokerFacts,
+    looked_up: &mut LookedUp,
+) {
+    let (from, sink) = (StartFrom::Auto, no_sink());
+    let resolved = resolve_positions(&inputs(spec, &from, &sink, state, facts));
+    for planned in resolved.partitions {
+        let Some(offset) = planned.start_at else {
+            continue;
+        };
+        let partition = planned.topic_partition();
+        let found = Decided {
+            offset,
+            topic_id: planned.topic_id,
+            reason: Some(planned.reason),
+            position_id: planned.position_id,
+        };
+        looked_up.found.insert(partition, found);
+    }
+    // A partition that a specific-offsets mode names and that is not among these is no mistake here.
+    looked_up
+        .against
+        .extend(resolved.blockers.into_iter().filter(|blocker| {
+            blocker
+                .partitions
+                .iter()
+                .any(|partition| facts.partitions.contains_key(partition))
+        }));
 }

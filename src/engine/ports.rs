@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 
-use super::error::{ConsumerError, KafkaError, SinkError, StoreError};
+use super::error::{ConsumerError, ErrorClass, KafkaError, SinkError, StoreError};
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
+    code::Code,
     field_error::FieldError,
     ids::{CheckpointId, InstallId, JobName, JobUid, LeaseEpoch},
     job::{Isolation, SourceSpec},
     offset::{Offset, PartitionOffsets},
-    record::RecordBatch,
+    record::{RecordBatch, RecordHeader},
     resolver::{LogBounds, SinkPosition, SinkProgress},
     sink_spec::SinkSpec,
     topic::{TopicId, TopicPartition},
@@ -68,7 +69,7 @@ pub trait Consumer: Send {
     /// Waits up to `wait` for one record and takes what is there with it.
     ///
     /// # Errors
-    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] the other partitions go on; any
+    /// Only what the client does not mend by itself. After [`ConsumerError::OutOfRange`] and [`ConsumerError::TopicUnknown`] the other partitions go on; any
     /// other error ends the consumer.
     fn poll(&mut self, wait: Duration) -> Result<Polled, ConsumerError>;
 
@@ -104,6 +105,19 @@ pub trait KafkaCluster: Send + Sync {
     /// When the settings are refused.
     fn consumer(&self, settings: &ConsumerSettings) -> Result<Box<dyn Consumer>, KafkaError>;
 
+    /// Opens a topic for dead letters. Quick: nothing is asked of a broker.
+    ///
+    /// # Errors
+    /// When the settings are refused, or this cluster is only read.
+    fn dead_letters(&self, topic: &str) -> Result<Arc<dyn DeadLetterTopic>, KafkaError> {
+        Err(KafkaError {
+            operation: format!("open {topic} for dead letters"),
+            detail: "this cluster is only read".to_owned(),
+            code: Code::KafkaError,
+            class: ErrorClass::Deterministic,
+        })
+    }
+
     /// Checks the properties a job tunes against the allow-list and its bounds.
     ///
     /// # Errors
@@ -119,6 +133,12 @@ pub trait KafkaCluster: Send + Sync {
     /// When the cluster does not answer. A topic that does not exist is part of the answer.
     async fn describe_topics(&self, topics: &[String])
     -> Result<Vec<TopicDescription>, KafkaError>;
+
+    /// Asks for the names of all topics that the connection may see.
+    ///
+    /// # Errors
+    /// When the cluster does not answer.
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError>;
 
     /// Asks for the ends of logs. A partition that did not answer (no leader) is missing in the answer.
     ///
@@ -175,6 +195,28 @@ pub trait KafkaCluster: Send + Sync {
     async fn delete_group(&self, group: &str) -> Result<bool, KafkaError>;
 }
 
+/// A record that a job cannot process, for a topic of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
+    /// The record's value.
+    pub value: Option<Vec<u8>>,
+    /// The record's headers, and behind them those that say why.
+    pub headers: Vec<RecordHeader>,
+}
+
+/// Where dead letters go.
+#[async_trait]
+pub trait DeadLetterTopic: Send + Sync {
+    /// The topic's name.
+    fn name(&self) -> &str;
+
+    /// Writes letters, and answers for each one once all in-sync replicas have it, or it failed. A letter whose answer was
+    /// lost may stand there all the same.
+    async fn deliver(&self, letters: &[DeadLetter]) -> Vec<Result<(), KafkaError>>;
+}
+
 /// A topic as the cluster describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicDescription {
@@ -184,6 +226,8 @@ pub struct TopicDescription {
     pub id: Option<TopicId>,
     /// Its partitions and their leaders; `None` if the topic does not exist.
     pub partitions: Option<BTreeMap<i32, Option<i32>>>,
+    /// Whether it is one of Kafka's own, by the broker's word.
+    pub internal: bool,
 }
 
 /// A group's offset and the note beside it.
@@ -255,6 +299,17 @@ pub trait CheckpointStore: Send + Sync {
         id: CheckpointId,
         phases: &CheckpointPhases,
         group_commit: &GroupCommit,
+    ) -> Result<(), StoreError>;
+
+    /// Adds an entry to the job's history.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
     ) -> Result<(), StoreError>;
 
     /// Deletes what the thinning retention no longer keeps.
@@ -353,7 +408,10 @@ pub trait SinkWriter: Send {
     /// Takes a batch. When it answers, the batch's memory may be reused; it need not be durable before `prepare`.
     ///
     /// # Errors
-    /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again.
+    /// See [`SinkError`]; after an infrastructure error nothing of the batch was taken, and it is given again. After an error
+    /// that names a record (of this batch or of an earlier one) the writer is not used any more: the job opens another one,
+    /// reads its partitions again from where the sink's [progress](Sink::progress) stands, or from the last `prepare` where a
+    /// sink keeps none, and does not come to that record a second time. Other lasting errors end the run.
     async fn write(&mut self, batch: &RecordBatch) -> Result<(), SinkError>;
 
     /// Waits, while nothing is given to the sink, until its trouble is another than `known`, the words under which it is shown

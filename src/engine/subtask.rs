@@ -22,19 +22,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     backoff::Backoff,
+    bad_records::{BadRecords, LeftOutRecord, letter},
     consumer_thread::{Assignment, Content, Fetched, Request},
-    error::{ConsumerError, ErrorClass, JobError, SinkError},
+    error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError},
     fetcher::{Counters, Fetcher, LivePosition},
-    parked::Parking,
-    ports::{Sink, SinkWriter},
+    parked::{LeftOut, Parking},
+    ports::{DeadLetter, DeadLetterTopic, Sink, SinkWriter},
+    rate_limit::RateLimit,
 };
 use crate::{
     crash_point::CrashPoint,
     model::{
-        ids::CheckpointId,
+        ids::{CheckpointId, JobName},
+        job_status::FailedRecord,
         offset::{Offset, PartitionOffsets},
         record::RecordBatch,
-        resolver::SinkPosition,
+        resolver::{SinkPosition, SinkProgress},
         topic::TopicPartition,
     },
 };
@@ -114,6 +117,8 @@ pub(super) enum SubtaskEvent {
         /// Why.
         cause: JobError,
     },
+    /// Records that cannot be processed were left out, or written elsewhere.
+    LeftOut(Vec<LeftOutRecord>),
 }
 
 /// A subtask's part of a checkpoint.
@@ -147,6 +152,8 @@ pub(super) enum Activity {
     SinkFlush = 3,
     /// Waits for the sink to open its writer.
     SinkOpen = 4,
+    /// Has a batch that the job's limits hold back.
+    RateLimit = 5,
 }
 
 impl Activity {
@@ -157,13 +164,14 @@ impl Activity {
             Self::SinkWrite => "sink-write",
             Self::SinkFlush => "sink-flush",
             Self::SinkOpen => "sink-open",
+            Self::RateLimit => "rate-limit",
         }
     }
 
     /// Whether it is the sink that is waited for.
     pub(super) fn waits_for_sink(self) -> bool {
         match self {
-            Self::Idle | Self::Decode => false,
+            Self::Idle | Self::Decode | Self::RateLimit => false,
             Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
@@ -190,6 +198,7 @@ impl SubtaskView {
             2 => Activity::SinkWrite,
             3 => Activity::SinkFlush,
             4 => Activity::SinkOpen,
+            5 => Activity::RateLimit,
             _ => Activity::Idle,
         }
     }
@@ -247,8 +256,16 @@ pub(super) struct SubtaskTask {
     pub channels: SubtaskChannels,
     /// What it shows.
     pub view: Arc<SubtaskView>,
+    /// The limits of the job.
+    pub limit: Arc<RateLimit>,
+    /// What is left of a batch that the limits hold back, and how many requests the thread had served when it fetched it.
+    pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// The job, for dead letters.
+    pub job: JobName,
+    /// What becomes of records that cannot be processed.
+    pub bad_records: BadRecords,
 }
 
 /// What the loop does next.
@@ -257,6 +274,8 @@ enum Next {
     Barrier(Barrier),
     Partition(PartitionChange),
     Fetched(Result<Fetched, NextError<JobError>>),
+    /// So many records of the batch that is held back may go.
+    Release(usize),
     Sink(Result<(), SinkError>),
     IntakeChanged,
 }
@@ -274,7 +293,7 @@ impl SubtaskTask {
         let outcome = match self.assign(writer.as_mut(), &begin).await {
             Ok(true) => {
                 CrashPoint::SinkAssigned.reached();
-                self.run_loop(writer.as_mut()).await
+                self.run_loop(&mut writer).await
             }
             Ok(false) => Ok(()),
             Err(error) => Err(error),
@@ -282,6 +301,11 @@ impl SubtaskTask {
         // No thread may be left waiting on a full slot, however this ended.
         self.batches.stop();
         self.batches.close();
+        self.close_writer(writer.as_mut()).await;
+        outcome
+    }
+
+    async fn close_writer(&self, writer: &mut dyn SinkWriter) {
         let closing = tokio::time::timeout(WRITER_CLOSE, async {
             writer.abort().await;
             writer.close().await;
@@ -292,7 +316,6 @@ impl SubtaskTask {
                 "the sink did not close in time; its writer is dropped"
             );
         }
-        outcome
     }
 
     /// Opens the writer; `None` when the subtask was cancelled meanwhile.
@@ -366,34 +389,50 @@ impl SubtaskTask {
         }
     }
 
-    async fn run_loop(&mut self, writer: &mut dyn SinkWriter) -> Result<(), JobError> {
+    async fn run_loop(&mut self, writer: &mut Box<dyn SinkWriter>) -> Result<(), JobError> {
         loop {
-            match self.next(writer).await {
+            self.leave_what_has_ended();
+            match self.next(writer.as_mut()).await {
                 Next::Cancelled => return Ok(()),
                 Next::Barrier(barrier) => self.prepare(writer, barrier).await?,
                 Next::Partition(PartitionChange::Begin(new)) => {
-                    if !self.assign(writer, &[new.for_sink()]).await? {
+                    if !self.begin(writer, new).await? {
                         return Ok(());
                     }
-                    let since = self.ask(Request::Read(new.assignment.clone()));
-                    self.fetcher.register(&new.assignment, since, new.live);
                 }
                 Next::Partition(PartitionChange::Park(partition)) => {
-                    if self.fetcher.park(&partition, self.asked).is_some() {
+                    if self.fetcher.park_by_order(&partition) {
                         self.ask(Request::Leave(partition));
                     }
                 }
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::Batch(batch),
-                })) => self.process(writer, batch, served).await?,
+                })) if self.limit.is_limited() && !batch.is_empty() => {
+                    self.view.enter(Activity::RateLimit);
+                    self.held = Some((batch, served));
+                }
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Batch(mut batch),
+                })) => self.process(writer, &mut batch, served).await?,
+                Next::Release(records) => self.release(writer, records).await?,
                 Next::Fetched(Ok(Fetched {
                     served,
                     what: Content::OutOfRange(partition),
                 })) => self.out_of_range(partition, served).await,
+                Next::Fetched(Ok(Fetched {
+                    served,
+                    what: Content::Unknown(partition),
+                })) => self.unknown(partition, served).await,
                 Next::Fetched(Err(NextError::Failed(error))) => return Err(error),
                 Next::Fetched(Err(NextError::Closed)) => return Ok(()),
-                Next::Sink(outcome) => self.heard(outcome)?,
+                Next::Sink(outcome) => {
+                    if let Err(error) = self.heard(outcome) {
+                        let refusal = of_a_record(error)?;
+                        self.rewind(writer, refusal).await?;
+                    }
+                }
                 Next::IntakeChanged => {}
             }
         }
@@ -415,6 +454,13 @@ impl SubtaskTask {
         let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let held = self.held.as_ref();
+        let released = async {
+            match held {
+                Some((batch, _)) => self.limit.take(batch).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = channels.cancel.cancelled() => Next::Cancelled,
@@ -428,21 +474,141 @@ impl SubtaskTask {
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
             // Before a batch: a sink that has refused a record takes no other.
             outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
-            fetched = self.batches.next(), if open => Next::Fetched(fetched),
+            records = released, if open && held.is_some() => Next::Release(records),
+            fetched = self.batches.next(), if open && held.is_none() => Next::Fetched(fetched),
+        }
+    }
+
+    /// Lets the first records of the batch go that is held back. The rest waits for its turn, as if it were a batch of its
+    /// own: a barrier may come between the two.
+    async fn release(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        records: usize,
+    ) -> Result<(), JobError> {
+        let Some((mut batch, served)) = self.held.take() else {
+            return Ok(());
+        };
+        let rest = batch.keep_first(records);
+        self.process(writer, &mut batch, served).await?;
+        if !rest.is_empty() {
+            batch.set_runs(rest);
+            self.view.enter(Activity::RateLimit);
+            self.held = Some((batch, served));
+        }
+        Ok(())
+    }
+
+    /// Begins to read a partition, for the first time or again.
+    async fn begin(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        new: NewPartition,
+    ) -> Result<bool, JobError> {
+        let for_sink = [new.for_sink()];
+        loop {
+            match self.assign(writer.as_mut(), &for_sink).await {
+                Ok(true) => break,
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    if !self.rewind(writer, refusal).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        let (partition, _) = &new.assignment;
+        if self.fetcher.position(partition).is_some() {
+            self.ask(Request::Leave(partition.clone()));
+        }
+        let since = self.ask(Request::Read(new.assignment.clone()));
+        self.fetcher
+            .register(&new.assignment, new.position_id, since, new.live);
+        Ok(true)
+    }
+
+    /// The sink refuses a record. Its writer has lost what it had not made durable, so everything behind that is read again,
+    /// and when it comes to the record, that is not given to the sink a second time. False when the subtask was cancelled.
+    async fn rewind(
+        &mut self,
+        writer: &mut Box<dyn SinkWriter>,
+        refusal: SinkError,
+    ) -> Result<bool, JobError> {
+        tracing::warn!(error = %refusal, "the sink refuses a record; what it has not kept is read again");
+        self.close_writer(writer.as_mut()).await;
+        let Some(progress) = self.progress().await? else {
+            return Ok(false);
+        };
+        let Some(next) = self.open_writer().await? else {
+            return Ok(false);
+        };
+        *writer = next;
+        let rewound = self.fetcher.rewind(&progress);
+        let positions: Vec<(TopicPartition, SinkPosition)> = rewound
+            .iter()
+            .map(|rewound| (rewound.partition.clone(), rewound.from))
+            .collect();
+        if !self.assign(writer.as_mut(), &positions).await? {
+            return Ok(false);
+        }
+        for again in rewound.into_iter().filter(|rewound| rewound.read) {
+            self.ask(Request::Leave(again.partition.clone()));
+            let assignment = (again.partition.clone(), again.from.next_offset);
+            let since = self.ask(Request::Read(assignment));
+            self.fetcher.given_again(&again.partition, since);
+        }
+        self.fetcher.refuse(refusal);
+        self.view.enter(Activity::Idle);
+        Ok(true)
+    }
+
+    /// How far the sink has come; `None` when the subtask was cancelled meanwhile.
+    async fn progress(&mut self) -> Result<Option<SinkProgress>, JobError> {
+        let mut backoff = Backoff::new();
+        self.view.enter(Activity::SinkOpen);
+        loop {
+            let asked = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return Ok(None),
+                asked = self.sink.progress() => asked,
+            };
+            match asked {
+                Ok(progress) => return Ok(Some(progress)),
+                Err(error) => {
+                    if !self.pause_after(error, &mut backoff).await? {
+                        return Ok(None);
+                    }
+                }
+            }
         }
     }
 
     async fn process(
         &mut self,
-        writer: &mut dyn SinkWriter,
-        mut batch: RecordBatch,
+        writer: &mut Box<dyn SinkWriter>,
+        batch: &mut RecordBatch,
         served: u64,
     ) -> Result<(), JobError> {
         self.view.enter(Activity::Decode);
-        let parked = self.fetcher.admit(&mut batch, served);
+        let leave_out = self.bad_records.leaves_out();
+        let admitted = self.fetcher.admit(batch, served, leave_out);
+        let mut parked = admitted.parked;
+        if !admitted.left_out.is_empty() {
+            match self.leave_out(batch, admitted.left_out).await {
+                Some(refused) => parked.extend(refused),
+                None => return Ok(()),
+            }
+        }
         if !batch.is_empty() {
             self.view.enter(Activity::SinkWrite);
-            let written = self.write(writer, &batch).await?;
+            let written = match self.write(writer.as_mut(), batch).await {
+                Ok(written) => written,
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    return self.rewind(writer, refusal).await.map(drop);
+                }
+            };
             if !written {
                 self.view.cut_off.store(true, Ordering::Relaxed);
                 return Ok(());
@@ -450,7 +616,7 @@ impl SubtaskTask {
             CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
-        self.fetcher.advance(&batch);
+        self.fetcher.advance(batch);
         self.view.enter(Activity::Idle);
         for parking in parked {
             self.parked(parking).await;
@@ -458,6 +624,124 @@ impl SubtaskTask {
         // The hand-over does not take part in the runtime's budget, so a fast topic would never let go of its worker.
         tokio::task::yield_now().await;
         Ok(())
+    }
+
+    /// Deals with records that cannot be processed, before anything behind them is given to the sink. Answers the partitions
+    /// that are parked at one after all; `None` when the subtask was cancelled meanwhile.
+    async fn leave_out(
+        &mut self,
+        batch: &mut RecordBatch,
+        left_out: Vec<LeftOut>,
+    ) -> Option<Vec<Parking>> {
+        let refusals = match self.bad_records.clone() {
+            BadRecords::Stop | BadRecords::Skip => left_out.iter().map(|_| None).collect(),
+            BadRecords::DeadLetter(topic) => {
+                let letters = left_out
+                    .iter()
+                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job))
+                    .collect();
+                self.deliver(&*topic, letters).await?
+            }
+        };
+        let mut parked: Vec<Parking> = Vec::new();
+        let mut told = Vec::new();
+        for (bad, refusal) in left_out.into_iter().zip(refusals) {
+            if parked
+                .iter()
+                .any(|parked| parked.partition == bad.partition)
+            {
+                // It comes to this one again.
+                continue;
+            }
+            let record = FailedRecord::of(&bad.partition, &batch.record(bad.index));
+            let Some(refusal) = refusal else {
+                let failure = bad.cause.failure(chrono::DateTime::UNIX_EPOCH);
+                told.push(LeftOutRecord {
+                    record,
+                    phase: failure.phase.unwrap_or_default(),
+                    detail: failure.summary,
+                });
+                continue;
+            };
+            self.fetcher.park_in(batch, &bad.partition, bad.index);
+            let cause = JobError::DeadLetter {
+                record: Box::new(record),
+                why: bad.cause.to_string(),
+                refusal,
+            };
+            parked.push(Parking {
+                partition: bad.partition,
+                cause,
+            });
+        }
+        self.count_left_out(told).await;
+        Some(parked)
+    }
+
+    /// Delivers letters; such that cannot be now are tried again for ever. Answers why each one is refused for good, if it is.
+    async fn deliver(
+        &mut self,
+        topic: &dyn DeadLetterTopic,
+        letters: Vec<DeadLetter>,
+    ) -> Option<Vec<Option<KafkaError>>> {
+        let mut refusals: Vec<Option<KafkaError>> = letters.iter().map(|_| None).collect();
+        let mut open: Vec<(usize, DeadLetter)> = letters.into_iter().enumerate().collect();
+        let mut backoff = Backoff::new();
+        loop {
+            let (places, now): (Vec<usize>, Vec<DeadLetter>) = open.into_iter().unzip();
+            let outcomes = tokio::select! {
+                biased;
+                () = self.channels.cancel.cancelled() => return None,
+                outcomes = topic.deliver(&now) => outcomes,
+            };
+            open = Vec::new();
+            let mut away = None;
+            for ((place, letter), outcome) in places.into_iter().zip(now).zip(outcomes) {
+                match outcome {
+                    Ok(()) => {}
+                    Err(error) if error.class == ErrorClass::Infrastructure => {
+                        away = Some(format!("dead letters to {}: {error}", topic.name()));
+                        open.push((place, letter));
+                    }
+                    Err(error) => refusals[place] = Some(error),
+                }
+            }
+            let is_away = away.is_some();
+            self.view.set_sink_problem(away);
+            if !is_away {
+                return Some(refusals);
+            }
+            tokio::select! {
+                () = self.channels.cancel.cancelled() => return None,
+                () = backoff.wait() => {}
+            }
+        }
+    }
+
+    async fn count_left_out(&self, records: Vec<LeftOutRecord>) {
+        if records.is_empty() {
+            return;
+        }
+        let counters = &self.view.counters;
+        let counter = match &self.bad_records {
+            BadRecords::DeadLetter(_) => &counters.dead_lettered,
+            BadRecords::Stop | BadRecords::Skip => &counters.skipped,
+        };
+        counter.fetch_add(records.len() as u64, Ordering::Relaxed);
+        // The job task is gone when nobody takes it; then this subtask is cancelled too.
+        let _unheard = self
+            .channels
+            .events
+            .send(SubtaskEvent::LeftOut(records))
+            .await;
+    }
+
+    /// Has the consumer leave the partitions of a bounded run that have come to their ends: while the others go on, nothing
+    /// is fetched of them to be thrown away.
+    fn leave_what_has_ended(&mut self) {
+        for partition in self.fetcher.take_ended() {
+            self.ask(Request::Leave(partition));
+        }
     }
 
     /// Asks something of the consumer thread; answers how many requests that makes.
@@ -475,6 +759,19 @@ impl SubtaskTask {
         let cause = ConsumerError::OutOfRange {
             partition: partition.clone(),
             position,
+        };
+        let cause = cause.into();
+        self.parked(Parking { partition, cause }).await;
+    }
+
+    /// The brokers do not know a partition. What comes of it next may be of another topic of that name, so nothing is taken
+    /// until somebody has looked.
+    async fn unknown(&mut self, partition: TopicPartition, served: u64) {
+        if self.fetcher.park(&partition, served).is_none() {
+            return;
+        }
+        let cause = ConsumerError::TopicUnknown {
+            partition: partition.clone(),
         };
         let cause = cause.into();
         self.parked(Parking { partition, cause }).await;
@@ -525,21 +822,40 @@ impl SubtaskTask {
 
     async fn prepare(
         &mut self,
-        writer: &mut dyn SinkWriter,
+        writer: &mut Box<dyn SinkWriter>,
         barrier: Barrier,
     ) -> Result<(), JobError> {
         let served_at = Instant::now();
         self.view.enter(Activity::SinkFlush);
-        let positions = self.fetcher.snapshot();
+        let mut positions = self.fetcher.snapshot();
         CrashPoint::BeforeSinkPrepared.reached();
-        let Some(outcome) = self.insist(writer, barrier, &positions).await? else {
-            return Ok(());
+        let outcome = loop {
+            match self.insist(writer.as_mut(), barrier, &positions).await {
+                Ok(Some(outcome)) => break outcome,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let refusal = of_a_record(error)?;
+                    if !self.rewind(writer, refusal).await? {
+                        return Ok(());
+                    }
+                    // The barrier is answered with what the sink has.
+                    self.view.enter(Activity::SinkFlush);
+                    positions = self.fetcher.snapshot();
+                }
+            }
         };
+        if outcome.is_ok() {
+            self.fetcher.prepared(&positions);
+        }
         if outcome.is_ok() {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);
-        self.view.enter(Activity::Idle);
+        self.view.enter(if self.held.is_some() {
+            Activity::RateLimit
+        } else {
+            Activity::Idle
+        });
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,
@@ -598,5 +914,13 @@ impl SubtaskTask {
                 () = tokio::time::sleep_until(until.min(now + backoff.next_pause())) => {}
             }
         }
+    }
+}
+
+/// A sink's refusal of one record; anything else is passed on as an error.
+fn of_a_record(error: JobError) -> Result<SinkError, JobError> {
+    match error {
+        JobError::Sink(refusal) if refusal.record.is_some() => Ok(refusal),
+        other => Err(other),
     }
 }

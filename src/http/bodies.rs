@@ -10,10 +10,12 @@ use utoipa::ToSchema;
 
 use crate::model::{
     duration::HumanDuration,
-    job::{CommitToGroup, Format, Isolation, PositionPolicy},
+    errors_spec::{Block, OnBadRecord},
+    job::{CommitToGroup, Format, Isolation, NewPartitions, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
     start::StopCheckpoint,
     startup_mode::StartupMode,
+    stop_at::StopAt,
 };
 
 macro_rules! described {
@@ -48,6 +50,12 @@ described! {
         startup_mode: StartupMode,
         /// When to checkpoint.
         checkpoint: Option<CheckpointTimesDocument>,
+        /// What happens when something would fail the same way again; see docs/bad-records.md.
+        errors: Option<ErrorsDocument>,
+        /// What follows a crash. Default: `exponential` with its defaults.
+        restart: Option<RestartDocument>,
+        /// How fast it may go. Default: as fast as it can.
+        limits: Option<LimitsDocument>,
         /// Where the records go.
         sink: SinkDocument,
     }
@@ -57,9 +65,15 @@ described! {
     pub(super) struct SourceDocument {
         /// Name of a Kafka connection of the server's file.
         connection: String,
-        /// The topics.
+        /// The topics, by name. Give these or a pattern.
         #[schema(min_items = 1, max_items = 1000)]
-        topics: Vec<String>,
+        topics: Option<Vec<String>>,
+        /// A regular expression (syntax of Rust's `regex` crate) that must match a topic's whole name. Kafka's own topics are
+        /// left out; it may match nothing yet.
+        #[schema(min_length = 1, max_length = 1000)]
+        topic_pattern: Option<String>,
+        /// How partitions and topics are found that appear while the job runs. Changes count at once.
+        partition_discovery: Option<PartitionDiscoveryDocument>,
         /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
         group_id: Option<String>,
         /// Whether another job may use the same group on the same connection.
@@ -68,23 +82,50 @@ described! {
         /// Which records are seen.
         #[schema(default = "read_committed", inline)]
         isolation: Option<Isolation>,
-        /// What a value must be; a record that is not fails the job, named by topic, partition and offset.
+        /// What a value must be; what becomes of a record that is not stands in `errors`.
         #[schema(default = "bytes", inline)]
         format: Option<Format>,
         /// Whether completed checkpoints are committed to the group.
         #[schema(default = "on-checkpoint", inline)]
         commit_to_group: Option<CommitToGroup>,
-        /// What a start does when a stored position lies outside the log.
+        /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
         #[schema(default = "fail", inline)]
         on_out_of_range: Option<PositionPolicy>,
         /// What a start does when a group offset is asked for and the group has none.
         #[schema(default = "fail", inline)]
         on_missing_group_offset: Option<PositionPolicy>,
-        /// What a start does when a topic was deleted and created again (its topic id changed).
+        /// What becomes of a partition when its topic was deleted and created again (its topic id changed), at a start and
+        /// while the job runs.
         #[schema(default = "fail", inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start
+        /// that begins the run, and kept over restarts. Without it the job runs until it is stopped.
+        #[schema(inline)]
+        stop_at: Option<StopAt>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
+    }
+
+    /// What happens when something would fail the same way again.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct ErrorsDocument {
+        /// What a failure of one record, or of one partition, stops.
+        #[schema(default = "partition", inline)]
+        block: Option<Block>,
+        /// What becomes of a record that cannot be processed; `stop` if it is not said.
+        on_bad_record: Option<OnBadRecord>,
+    }
+
+    /// How partitions and topics are found that appear while the job runs.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct PartitionDiscoveryDocument {
+        /// Time between two looks at the brokers' metadata, 1s to 1d.
+        #[schema(default = "30s", inline)]
+        interval: Option<HumanDuration>,
+        /// Where such partitions begin: at their first record, or by the startup mode, which may pass over what was written
+        /// before they were found.
+        #[schema(default = "earliest", inline)]
+        new_partitions: Option<NewPartitions>,
     }
 
     /// When to checkpoint.
@@ -99,6 +140,66 @@ described! {
         /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
         #[schema(default = "0s", inline)]
         min_pause: Option<HumanDuration>,
+        /// What becomes of the checkpoints when somebody stops the job. `delete` is refused for a sink that keeps progress.
+        #[schema(default = "retain", inline)]
+        on_cancel: Option<OnCancel>,
+    }
+
+    /// What follows a crash; see docs/restarts.md.
+    #[serde(tag = "strategy", rename_all = "kebab-case", deny_unknown_fields)]
+    pub(super) enum RestartDocument {
+        /// The job fails at the first crash.
+        None,
+        /// A number of restarts, each after the same pause.
+        FixedDelay {
+            /// Restarts in a loop until the job fails.
+            #[schema(minimum = 1, maximum = 1_000_000)]
+            attempts: u32,
+            /// The pause before each.
+            #[schema(default = "1s", inline)]
+            delay: Option<HumanDuration>,
+        },
+        /// As many restarts as it takes, unless crashes come too often.
+        FailureRate {
+            /// Crashes within `interval` that are followed by a restart; one more fails the job.
+            #[schema(minimum = 1, maximum = 100)]
+            max_failures: u32,
+            /// In which time they are counted.
+            #[schema(default = "1m", inline)]
+            interval: Option<HumanDuration>,
+            /// The pause before each restart.
+            #[schema(default = "1s", inline)]
+            delay: Option<HumanDuration>,
+        },
+        /// As many restarts as it takes, each after a longer pause.
+        Exponential {
+            /// The first pause.
+            #[schema(default = "1s", inline)]
+            initial: Option<HumanDuration>,
+            /// The longest pause.
+            #[schema(default = "1m", inline)]
+            max: Option<HumanDuration>,
+            /// How much longer each pause is than the one before.
+            #[schema(default = 1.5, minimum = 1, maximum = 100)]
+            multiplier: Option<f64>,
+            /// By which part of itself a pause is made longer or shorter at random.
+            #[schema(default = 0.1, minimum = 0, maximum = 1)]
+            jitter: Option<f64>,
+            /// How long a run must last for the pauses to begin with the first one again.
+            #[schema(default = "1h", inline)]
+            reset_after: Option<HumanDuration>,
+        },
+    }
+
+    /// How much a job may give to its sink in a second, all its subtasks together.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct LimitsDocument {
+        /// Records in a second; no limit if it is left out.
+        #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
+        records_per_s: Option<u64>,
+        /// Bytes of keys and values in a second; no limit if it is left out.
+        #[schema(minimum = 1, maximum = 1_000_000_000_000_i64)]
+        bytes_per_s: Option<u64>,
     }
 
     /// Where the records go.
@@ -402,14 +503,30 @@ mod tests {
 
     use super::*;
     use crate::model::{
+        errors_spec::ErrorsSpec,
         field_error::FieldError,
         group_reset::ResetRequest,
         ids::JobName,
-        job::{CheckpointSpec, JobSpec, SourceSpec},
+        job::{CheckpointSpec, JobSpec, PartitionDiscovery, SourceSpec},
+        limits::LimitsSpec,
+        restart::RestartStrategy,
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         skip::SkipRequest,
         start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     };
+
+    /// The members of each variant, by its tag.
+    fn variants<T: PartialSchema>() -> Vec<(Value, BTreeSet<String>)> {
+        let schema = serde_json::to_value(T::schema()).unwrap();
+        let variants = schema["oneOf"].as_array().unwrap().iter();
+        variants
+            .map(|variant| {
+                let members = variant["properties"].as_object().unwrap();
+                let tag = members["strategy"]["enum"].clone();
+                (tag, members.keys().cloned().collect())
+            })
+            .collect()
+    }
 
     fn members<T: PartialSchema>() -> BTreeSet<String> {
         let schema = serde_json::to_value(T::schema()).unwrap();
@@ -486,6 +603,13 @@ mod tests {
             members::<CheckpointTimesDocument>(),
             members::<CheckpointSpec>()
         );
+        assert_eq!(members::<ErrorsDocument>(), members::<ErrorsSpec>());
+        assert_eq!(
+            members::<PartitionDiscoveryDocument>(),
+            members::<PartitionDiscovery>()
+        );
+        assert_eq!(members::<LimitsDocument>(), members::<LimitsSpec>());
+        assert_eq!(variants::<RestartDocument>(), variants::<RestartStrategy>());
         assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
         assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());
         assert_eq!(members::<BatchDocument>(), members::<BatchSpec>());

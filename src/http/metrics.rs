@@ -265,6 +265,83 @@ impl Page<'_, '_> {
             "handover_records_redelivered",
             "Records dropped in this run because the client delivered them twice",
             |job| one(job.redelivered),
+        )?;
+        self.gauges(
+            "handover_parked_partitions",
+            "Partitions that the run does not read until somebody decides or the cause goes away",
+            |job| one(job.parked_partitions.map(count)),
+        )?;
+        self.counters(
+            "handover_bad_records",
+            "Records that could not be processed in this run, by what became of them",
+            |job| {
+                let bad = job.bad_records.iter();
+                bad.flat_map(|bad| [("skip", bad.skipped), ("dead-letter", bad.dead_lettered)])
+                    .map(|(policy, records)| (vec![("policy", policy.to_owned())], records))
+                    .collect()
+            },
+        )?;
+        self.counters(
+            "handover_positions_moved",
+            "Positions that their logs did not hold and that were moved in this run",
+            |job| one(job.positions_moved),
+        )?;
+        self.discoveries()?;
+        self.crashes()?;
+        self.limits()
+    }
+
+    fn discoveries(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_partitions_discovered",
+            "Partitions that this run has found since its start",
+            |job| one(job.discovery.as_ref().map(|looks| looks.discovered)),
+        )?;
+        self.gauges(
+            "handover_discovery_failing_looks",
+            "Looks for new partitions that failed since the last one that was answered",
+            |job| {
+                let looks = job.discovery.as_ref();
+                looks.map_or_else(Vec::new, |looks| {
+                    vec![(Vec::new(), i64::from(looks.failures))]
+                })
+            },
+        )
+    }
+
+    fn crashes(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_job_crashes",
+            "Runs that crashed since the server started",
+            |job| vec![(Vec::new(), job.crashes)],
+        )?;
+        self.gauges(
+            "handover_job_restarts_in_loop",
+            "Restarts after crashes that followed each other, 0 once a run has lasted",
+            |job| vec![(Vec::new(), i64::from(job.restarts_in_loop))],
+        )
+    }
+
+    fn limits(&mut self) -> fmt::Result {
+        self.gauges(
+            "handover_limit_records_per_second",
+            "The limit that the run is held to; no series without one",
+            |job| {
+                one(job
+                    .limits
+                    .and_then(|limits| limits.records_per_s)
+                    .map(plain))
+            },
+        )?;
+        self.gauges(
+            "handover_limit_bytes_per_second",
+            "The limit that the run is held to; no series without one",
+            |job| one(job.limits.and_then(|limits| limits.bytes_per_s).map(plain)),
+        )?;
+        self.gauges(
+            "handover_throttled_seconds",
+            "How long the limits have held subtasks back in this run, all together",
+            |job| one(job.throttled_for.map(|time| time.as_secs_f64())),
         )
     }
 
@@ -401,6 +478,11 @@ fn word(value: &impl Serialize) -> String {
         .unwrap_or_default()
 }
 
+/// A limit as a series; limits stay below 2^53.
+fn plain(limit: u64) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -459,6 +541,14 @@ mod tests {
             records: None,
             bytes: None,
             redelivered: None,
+            parked_partitions: None,
+            bad_records: None,
+            positions_moved: None,
+            discovery: None,
+            crashes: 1,
+            restarts_in_loop: 0,
+            limits: None,
+            throttled_for: None,
         }
     }
 
@@ -476,12 +566,16 @@ mod tests {
             "handover_checkpoint_duration_seconds{job=\"orders\",phase=\"barrier\"} 1.5",
             "handover_checkpoint_failures_total{job=\"orders\",code=\"checkpoint-timeout\"} 2",
             "handover_checkpoints_total{job=\"orders\"} 7",
+            "handover_job_crashes_total{job=\"orders\"} 1",
+            "handover_job_restarts_in_loop{job=\"orders\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         for absent in [
             "basis=\"group\"",
             "handover_records_total{",
+            "handover_limit_records_per_second{",
+            "handover_throttled_seconds{",
             "NaN",
             "kind=\"position\"",
         ] {

@@ -13,6 +13,7 @@
     reason = "the code that utoipa::path generates has them"
 )]
 
+mod attempts;
 mod bodies;
 mod checkpoints;
 mod conditional;
@@ -107,6 +108,7 @@ where
             startup_mode::get_startup_mode,
             startup_mode::set_startup_mode
         ))
+        .routes(routes!(startup_mode::cancel_next_start))
         .routes(routes!(start_stop::get_start_plan))
         .routes(routes!(start_stop::start_job))
         .routes(routes!(start_stop::stop_job))
@@ -118,6 +120,7 @@ where
             checkpoints::trigger_checkpoint
         ))
         .routes(routes!(checkpoints::get_checkpoint))
+        .routes(routes!(attempts::list_attempts))
         .routes(routes!(offsets::inspect_offsets))
         .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))

@@ -43,6 +43,10 @@ const RUNBOOKS: &[(&str, &[Code])] = &[
         &[Code::LagGrowing, Code::Stalled],
     ),
     (
+        "docs/runbooks/bad-record.md",
+        &[Code::BlockedOnRecord, Code::NotBlockedThere],
+    ),
+    (
         "docs/runbooks/out-of-range.md",
         &[
             Code::OffsetOutOfRange,

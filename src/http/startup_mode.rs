@@ -5,6 +5,8 @@ use axum::{
     extract::State,
     http::{HeaderName, HeaderValue, header},
 };
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::{
     bodies::StartupModeBody,
@@ -19,6 +21,8 @@ use crate::{model::views::StartupModeView, service::Service};
 
 problems!(GetProblems: JobNotFound, StoreUnreachable);
 problems!(SetProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, StartupModeShadowed, StaleGeneration, InvalidSpec, TimestampInFuture, UnknownPartition, StoreUnreachable);
+
+problems!(CancelProblems: JobNotFound, OperationInProgress, StoreUnreachable);
 
 type Tagged = ([(HeaderName, HeaderValue); 1], Json<StartupModeView>);
 
@@ -72,6 +76,41 @@ pub(super) async fn set_startup_mode(
     let if_match = preconditions.for_existing(&job, &service).await?;
     let view = service
         .set_startup_mode(&job, &document, if_match, query.dry_run, &caller)
+        .await?;
+    Ok(tagged(view))
+}
+
+/// Which start is meant.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct CancelQuery {
+    /// Only this one, by the `id` of `pending_start`; another one that has replaced it stays.
+    id: Option<String>,
+}
+
+/// Call off a start that was asked for ahead
+///
+/// What `apply: next-start` has left as `pending_start` is dropped, and the next start goes on from the checkpoint again.
+/// `discarded` is what was dropped; where there is nothing (never asked for, used by a start, called off before, or another
+/// one than `id`), `changed` is `false`. Refused while a start or restart is under way, because it may use it: stop it first.
+#[utoipa::path(
+    delete, path = "/api/v1/jobs/{job}/startup-mode/next-start", operation_id = "cancelNextStart", tag = "startup mode",
+    params(
+        ("job" = String, Path, description = "The job's name", example = "orders"),
+        CancelQuery,
+        ("Handover-Reason" = Option<String>, Header, description = "Why, for the history"),
+    ),
+    responses((status = 200, description = "The mode as it counts now", body = StartupModeView, headers(("ETag" = String, description = "The spec's generation in quotes"))), CancelProblems),
+)]
+pub(super) async fn cancel_next_start(
+    State(service): State<Service>,
+    _: AcceptsJson,
+    CalledBy(caller): CalledBy,
+    JobPath(job): JobPath,
+    Query(query): Query<CancelQuery>,
+) -> Result<Tagged, Problem> {
+    let view = service
+        .cancel_next_start(&job, query.id.as_deref(), &caller)
         .await?;
     Ok(tagged(view))
 }

@@ -373,6 +373,13 @@ impl KafkaConnection {
         config
     }
 
+    /// The configuration of a producer: the connection alone.
+    pub(super) fn producer_config(&self) -> ClientConfig {
+        let mut config = self.base();
+        config.set("client.id", format!("handover-{}-dead-letters", self.name));
+        config
+    }
+
     /// The configuration of a subtask's consumer: connection, then the job's tuning, then what the engine decides.
     pub(super) fn consumer_config(&self, settings: &ConsumerSettings) -> ClientConfig {
         let mut config = self.base();
@@ -440,6 +447,9 @@ const ENGINE_SETTINGS: &[(&str, &str)] = &[
     ("enable.auto.offset.store", "false"),
     // The end of a partition carries the position behind trailing transaction markers.
     ("enable.partition.eof", "true"),
+    // A partition that brokers do not know is not read on before somebody has looked whether its topic is still the same one;
+    // with the default of half a minute nothing is said of it when its topic was made shortly before.
+    ("topic.metadata.propagation.max.ms", "1000"),
     // With the default of a second, a loop slower than the fetcher loses three quarters of its throughput (measured).
     ("fetch.queue.backoff.ms", "1"),
 ];

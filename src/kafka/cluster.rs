@@ -1,6 +1,9 @@
 //! One Kafka cluster behind the engine's port.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use rdkafka_ext::{ErrorCode, IsolationLevel, ListedOffset, NewGroupOffset, OffsetSpec, TopicInfo};
@@ -9,12 +12,16 @@ use super::{
     admin::{Asked, Questions},
     client_config::{self, KafkaConnection},
     consumer::JobConsumer,
+    dead_letters::{self, LetterTopic},
     error::{self, Subject},
 };
 use crate::{
     engine::{
         error::KafkaError,
-        ports::{Consumer, ConsumerSettings, GroupOffset, KafkaCluster, TopicDescription},
+        ports::{
+            Consumer, ConsumerSettings, DeadLetterTopic, GroupOffset, KafkaCluster,
+            TopicDescription,
+        },
     },
     model::{
         job::Isolation,
@@ -61,6 +68,11 @@ impl KafkaCluster for Cluster {
         Ok(Box::new(consumer))
     }
 
+    fn dead_letters(&self, topic: &str) -> Result<Arc<dyn DeadLetterTopic>, KafkaError> {
+        let config = self.connection.producer_config();
+        Ok(dead_letters::shared(LetterTopic::create(config, topic)?))
+    }
+
     fn check_properties(
         &self,
         properties: &BTreeMap<String, String>,
@@ -79,6 +91,13 @@ impl KafkaCluster for Cluster {
             .ask(&operation, move |asked| {
                 describe_topics(asked, &asked_for, &topics)
             })
+            .await
+    }
+
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        let operation = "list the topics";
+        self.questions
+            .ask(operation, move |asked| list_topics(asked, operation))
             .await
     }
 
@@ -207,6 +226,19 @@ fn describe_topics(
     Ok(described)
 }
 
+fn list_topics(asked: &Asked, operation: &str) -> Result<Vec<String>, KafkaError> {
+    asked.repeat(|client, deadline| {
+        let subject = Subject::Topics { topic: None };
+        let answer = client.metadata(deadline);
+        let metadata = answer.map_err(|error| error::call(operation, &subject, &error))?;
+        Ok(metadata
+            .topics
+            .into_iter()
+            .map(|topic| topic.name)
+            .collect())
+    })
+}
+
 fn describe_topic(
     operation: &str,
     name: String,
@@ -215,6 +247,7 @@ fn describe_topic(
     match result {
         Ok(info) => Ok(TopicDescription {
             name,
+            internal: info.internal,
             id: info.id.map(|id| TopicId(id.to_string().into())),
             partitions: Some(
                 info.partitions
@@ -227,6 +260,7 @@ fn describe_topic(
             name,
             id: None,
             partitions: None,
+            internal: false,
         }),
         Err(error) => Err(error::answered(
             operation,

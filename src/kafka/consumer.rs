@@ -10,7 +10,7 @@ use std::{
 use rdkafka::config::ClientConfig;
 use rdkafka_ext::{
     AssignedOffset, BatchConsumer, ClientError, CommitOffset, EntryError, ErrorCode, MessageBatch,
-    RecordRun, Run,
+    RecordRun, RecordView, Run,
 };
 
 use super::{
@@ -25,7 +25,7 @@ use crate::{
     model::{
         code::Code,
         offset::{Offset, PartitionOffsets},
-        record::{BatchRun, ConsumerRecord, RecordBatch, RecordSource},
+        record::{BatchRun, ConsumerRecord, RecordBatch, RecordHeader, RecordSource},
         topic::TopicPartition,
     },
 };
@@ -113,18 +113,28 @@ impl JobConsumer {
     fn runs(&mut self, batch: &MessageBatch) -> Vec<BatchRun> {
         let mut runs: Vec<BatchRun> = Vec::new();
         let mut index = 0;
+        let mut unknown: Vec<TopicPartition> = Vec::new();
         for run in batch.runs() {
+            let is_unknown = |topic: &str, number: i32| {
+                let mut unknown = unknown.iter();
+                unknown.any(|one| *one.topic == *topic && one.partition == number)
+            };
             match run {
                 Run::Records(records) => {
                     index = records.range().end;
-                    runs.extend(self.record_run(&records));
+                    // What comes behind may be of another topic of that name.
+                    if !is_unknown(records.topic(), records.partition()) {
+                        runs.extend(self.record_run(&records));
+                    }
                 }
                 Run::EndOfPartition {
                     topic,
                     partition,
                     next_offset,
                 } => {
-                    self.end_of_partition(&mut runs, index, topic, partition, next_offset);
+                    if !is_unknown(topic, partition) {
+                        self.end_of_partition(&mut runs, index, topic, partition, next_offset);
+                    }
                     index += 1;
                 }
                 Run::Error(error) => {
@@ -132,14 +142,24 @@ impl JobConsumer {
                     let Some(failure) = self.failure(&error) else {
                         continue;
                     };
-                    // One partition outside its log does not end the others.
-                    let ends = !matches!(failure, ConsumerError::OutOfRange { .. });
+                    // One partition outside its log, or without one, does not end the others.
+                    let ends = match &failure {
+                        ConsumerError::OutOfRange { .. } => false,
+                        ConsumerError::TopicUnknown { partition } => {
+                            unknown.push(partition.clone());
+                            false
+                        }
+                        ConsumerError::TopicRecreated { .. } | ConsumerError::Kafka(_) => true,
+                    };
                     self.failures.push_back(failure);
                     if ends {
                         break;
                     }
                 }
             }
+        }
+        if let Err(error) = self.unassign(&unknown) {
+            self.failures.push_back(error);
         }
         runs
     }
@@ -213,6 +233,11 @@ impl JobConsumer {
         if out_of_range && entry.partition.is_some() {
             // Of a partition that was taken out of the assignment meanwhile.
             return None;
+        }
+        if error::is_unknown(code) && entry.partition.is_some() {
+            return assigned.map(|assigned| ConsumerError::TopicUnknown {
+                partition: (*assigned.partition).clone(),
+            });
         }
         if error::is_infrastructure(code) {
             tracing::warn!(topic = entry.topic, partition = entry.partition, error = %entry.error, "fetching is disturbed");
@@ -404,6 +429,18 @@ impl RecordSource for Messages {
             key: record.key(),
             value: record.value(),
         }
+    }
+
+    fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        let headers = self.0.record_at(index).map(RecordView::headers);
+        headers
+            .unwrap_or_default()
+            .into_iter()
+            .map(|header| RecordHeader {
+                name: header.name.to_vec(),
+                value: header.value.map(<[u8]>::to_vec),
+            })
+            .collect()
     }
 }
 

@@ -14,6 +14,8 @@ use crate::{
 pub(super) enum Subject {
     /// Reading records.
     Fetch { topic: String },
+    /// Writing records.
+    Produce { topic: String },
     /// Metadata and offsets of topics; the refused one if it is known.
     Topics { topic: Option<String> },
     /// Reading a group's members or offsets.
@@ -39,6 +41,7 @@ impl Subject {
         };
         match self {
             Self::Fetch { topic } => of_topic("Read", Some(topic)),
+            Self::Produce { topic } => of_topic("Write", Some(topic)),
             Self::Topics { topic } => of_topic("Describe", topic.as_deref()),
             Self::Group { group } if code == ErrorCode::GROUP_AUTHORIZATION_FAILED => {
                 format!("Describe on group `{group}`")

@@ -11,6 +11,7 @@ pub mod client_config;
 mod admin;
 mod cluster;
 mod consumer;
+mod dead_letters;
 mod error;
 mod log;
 

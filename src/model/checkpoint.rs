@@ -26,8 +26,13 @@ pub enum CheckpointKind {
     Stop,
     /// The last one of a run that fails at a record: the record's partition stands exactly at it.
     Failure,
+    /// Holds the positions that were decided while the job ran, stored before the first fetch: those of partitions that
+    /// appeared, and of topics that were created again.
+    Discovery,
     /// Steps over one record for an operator; the other positions are where a start would have begun.
     Skip,
+    /// Moves positions that their logs did not hold any more, as the spec's `on_out_of_range` says.
+    Reset,
 }
 
 impl CheckpointKind {
@@ -40,7 +45,9 @@ impl CheckpointKind {
             Self::Manual => "manual",
             Self::Stop => "stop",
             Self::Failure => "failure",
+            Self::Discovery => "discovery",
             Self::Skip => "skip",
+            Self::Reset => "reset",
         }
     }
 }
@@ -140,7 +147,8 @@ impl GroupCommit {
 pub struct CheckpointPosition {
     /// Next record to read; `None` while the partition has no leader and never had a position.
     pub next_offset: Option<Offset>,
-    /// The id of the checkpoint that last decided this position from outside (a start, a restore): others copy it.
+    /// The id of the checkpoint that last decided this position from outside (a start, a restore, a discovery): others copy
+    /// it.
     pub position_id: CheckpointId,
     /// The topic's id when the position was taken; `None` if the broker has none.
     pub topic_id: Option<TopicId>,

@@ -77,6 +77,10 @@ codes! {
     JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";
     StartBlocked = "start-blocked", 409, "The start is refused", "Read the blockers and choose: each names the choices there are.";
+    RunFinished = "run-finished", 409, "The bounded run has ended", "Every partition is read up to its stop offset. Start with from=checkpoint to go on to new ends, with from=earliest to read it all again, or change source.stop_at.";
+    NotPartOfTheRun = "not-part-of-the-run", 409, "A partition appeared after the bounded run had begun", "Nothing to do: the next run reads it. A start with from=checkpoint begins the next one.";
+    StopOffsetUnknown = "stop-offset-unknown", 409, "It is not known where the bounded run ends", "Name the partition in source.stop_at.offsets, let the group commit an offset, or wait for the partition's leader: the summary says which.";
+    WaitsForStopOffset = "waits-for-stop-offset", 409, "The log does not reach the end of the bounded run yet", "Nothing to do if more is to be written, or if the open transaction will end. Otherwise start with another source.stop_at.";
     PlanStale = "plan-stale", 409, "What the plan was made from has changed", "Ask for a new plan and look at it.";
     GroupIdTaken = "group-id-taken", 409, "Another job uses this consumer group", "Choose another group_id, or set allow_shared_group: true in both jobs if that is meant.";
     GroupInUse = "group-in-use", 409, "The consumer group has live members", "Stop the other consumers of the group, or give the job a group of its own.";
@@ -111,6 +115,10 @@ codes! {
     BelowEarliest = "below-earliest", 409, "The position lies before the log's beginning", "The records in between are gone. Choose on_out_of_range: earliest or latest.";
     BeyondLatest = "beyond-latest", 409, "The position lies beyond the log's end", "The log was cut or the topic recreated. Choose on_out_of_range: earliest or latest.";
     TopicRecreated = "topic-recreated", 409, "The topic was deleted and created again", "Its offsets mean other records now. Choose on_topic_recreated: earliest or latest.";
+    PartitionGone = "partition-gone", 409, "A partition that is read does not exist any more", "Its topic was deleted, or its broker knows nothing of it. Its position is kept: it goes on by itself where the same topic comes back.";
+    NoTopics = "no-topics", 409, "The pattern matches no topic", "Nothing to do if the topics are still to come: the job finds them by itself. Otherwise correct source.topic_pattern, which must match whole names.";
+    NewPartitions = "new-partitions", 409, "New partitions begin by the startup mode", "Records that were written before a new partition was found may be passed over. Choose partition_discovery.new_partitions: earliest, unless that is meant.";
+    DiscoveryFailing = "discovery-failing", 409, "New partitions cannot be looked for", "The job reads what it has, and looks again by itself. Look at the brokers and at the permission to describe topics.";
     GroupMissing = "group-missing", 409, "The group has no committed offset", "Choose on_missing_group_offset: earliest or latest, or another startup mode.";
     CommitsFailing = "commits-failing", 409, "Commits to the consumer group fail", "Nothing is lost: the checkpoint counts. Look whether other consumers are members of the group.";
     GroupAhead = "group-ahead", 409, "The group's offset is ahead of the checkpoint", "Something else committed to the group. The job resumes from its checkpoint all the same.";
@@ -130,7 +138,9 @@ codes! {
     OwnerLost = "owner-lost", 409, "The server that carried the operation out is gone", "Ask again.";
     Superseded = "superseded", 409, "A later request took its place", "Nothing to do.";
     JobFailed = "job-failed", 409, "The job ended while the operation waited for it", "GET /api/v1/jobs/{job} shows the failure.";
-    Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. Start the job again: it resumes from its checkpoint.";
+    CrashLoop = "crash-loop", 409, "The job was started again after a crash", "GET /api/v1/jobs/{job}/attempts shows how each run ended, with the first cause of the loop. The spec's restart strategy says how it goes on.";
+    RateLimited = "rate-limited", 409, "The job's limits hold it back", "Nothing, if the limits are meant. They change at once: PATCH /api/v1/jobs/{job}/spec with another limits.records_per_s or bytes_per_s, or null.";
+    Panicked = "panicked", 500, "A part of the job crashed", "Report it; the server's log has the cause. The spec's restart strategy starts the job again from its checkpoint, or an operator does.";
     StateNotUsed = "state-not-used", 409, "The checkpoint is set aside by this start", "Read replayed, skipped and lost in the plan before starting.";
 }
 

@@ -468,7 +468,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{checkpoint::CheckpointPosition, resolver::PartitionFacts, topic::TopicId};
+    use crate::model::{
+        checkpoint::CheckpointPosition,
+        resolver::{EndFacts, PartitionFacts},
+        topic::TopicId,
+    };
 
     fn offset(number: i64) -> Offset {
         Offset::new(number).unwrap()
@@ -498,6 +502,7 @@ mod tests {
                 (orders(2), PartitionFacts::default()),
             ]),
             missing_topics: Vec::new(),
+            ends: EndFacts::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use super::{
     job_state::JobState,
     job_status::{JobFailure, Waiting},
     offset::Offset,
+    parked::ParkedPartition,
     topic::TopicPartition,
 };
 
@@ -19,7 +20,7 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthStatus {
-    /// It reads as fast as the topics are written.
+    /// It reads as fast as the topics are written, or its bounded run has read everything.
     Ok,
     /// Its lag was larger than what is written in 10 s in every sample of the window, and does not shrink.
     Behind,
@@ -29,7 +30,7 @@ pub enum HealthStatus {
     Blocked,
     /// An open transaction of somebody else holds its readers back.
     Held,
-    /// Something outside does not answer; the job goes on by itself when it does.
+    /// Something outside does not answer, or the pause after a crash is not over; the job goes on by itself.
     Waiting,
     /// Not watched long enough to say.
     Unknown,
@@ -159,6 +160,8 @@ pub struct HealthInputs<'a> {
     pub waiting: &'a [Waiting],
     /// Why it gave up.
     pub failure: Option<&'a JobFailure>,
+    /// What its run does not read.
+    pub parked: &'a [ParkedPartition],
     /// Which records it sees.
     pub isolation: Isolation,
     /// What was seen lately.
@@ -180,9 +183,16 @@ pub fn verdict(inputs: &HealthInputs<'_>) -> Health {
             reasons: Vec::new(),
         };
     }
-    let rules: [(HealthStatus, Rule); 5] = [
+    if inputs.state == JobState::Finished {
+        return Health {
+            status: HealthStatus::Ok,
+            reasons: Vec::new(),
+        };
+    }
+    let rules: [(HealthStatus, Rule); 6] = [
         (HealthStatus::Waiting, waiting_reasons),
         (HealthStatus::Blocked, failure_reasons),
+        (HealthStatus::Blocked, parked_reasons),
         (HealthStatus::Held, held_reasons),
         (HealthStatus::Stalled, stalled_reasons),
         (HealthStatus::Behind, behind_reasons),
@@ -257,6 +267,36 @@ fn failure_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
         .map(|record| TopicPartition::new(record.topic.as_str(), record.partition))
         .collect();
     vec![reason]
+}
+
+/// One reason for each code, with its partitions; the longest parked first.
+fn parked_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
+    let mut by_code: BTreeMap<Code, Vec<&ParkedPartition>> = BTreeMap::new();
+    for parked in inputs.parked {
+        by_code.entry(parked.code).or_default().push(parked);
+    }
+    let mut reasons: Vec<HealthReason> = by_code
+        .into_iter()
+        .filter_map(|(code, parked)| {
+            let first = parked.iter().min_by_key(|parked| parked.since)?;
+            let place = first.offset.map_or_else(
+                || first.topic_partition().to_string(),
+                |offset| format!("{} at offset {offset}", first.topic_partition()),
+            );
+            let summary = match parked.len() {
+                1 => format!("{place} is parked: {}", first.detail),
+                many => format!("{place} and {} more are parked: {}", many - 1, first.detail),
+            };
+            let mut reason = HealthReason::new(code, Some(first.since), summary);
+            reason.partitions = parked
+                .iter()
+                .map(|parked| parked.topic_partition())
+                .collect();
+            Some(reason)
+        })
+        .collect();
+    reasons.sort_by_key(|reason| reason.since);
+    reasons
 }
 
 /// The partitions of the newest sample for which a rule holds, as one reason.
@@ -462,6 +502,7 @@ mod tests {
             state: JobState::Running,
             waiting: &[],
             failure: None,
+            parked: &[],
             isolation: Isolation::ReadCommitted,
             window,
         }
@@ -595,6 +636,12 @@ mod tests {
             [TopicPartition::new("orders", 3)]
         );
 
+        inputs.state = JobState::Finished;
+        assert_eq!(
+            verdict(&inputs).status,
+            HealthStatus::Ok,
+            "everything is read, whatever was seen before"
+        );
         inputs.state = JobState::Stopped;
         assert_eq!(verdict(&inputs).status, HealthStatus::Stopped);
     }

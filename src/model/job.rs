@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 
 use super::{
     duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
-    reader::ObjectReader, sink_spec::SinkSpec, startup_mode::StartupMode,
+    limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
+    startup_mode::StartupMode, stop_at::StopAt, topic_pattern::TopicPattern,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -40,6 +41,14 @@ pub struct JobSpec {
     /// What happens when something would fail the same way again.
     #[serde(default)]
     pub errors: ErrorsSpec,
+    /// What follows a crash.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub restart: RestartStrategy,
+    /// How fast it may go.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub limits: LimitsSpec,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -50,8 +59,16 @@ pub struct JobSpec {
 pub struct SourceSpec {
     /// Name of a Kafka connection of the server's file.
     pub connection: String,
-    /// The topics.
+    /// The topics, by name; empty where a pattern selects them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topics: Vec<String>,
+    /// Instead of `topics`: a regular expression that must match a topic's whole name. Kafka's own topics are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub topic_pattern: Option<TopicPattern>,
+    /// How new partitions and topics are found while the job runs.
+    #[serde(default)]
+    pub partition_discovery: PartitionDiscovery,
     /// The consumer group whose offsets are read (startup mode `group-offsets`) and committed. Default: the job's name.
     pub group_id: String,
     /// Whether another job may use the same group on the same connection; both must say so.
@@ -66,17 +83,55 @@ pub struct SourceSpec {
     /// Whether completed checkpoints are committed to the group.
     #[schema(default = "on-checkpoint")]
     pub commit_to_group: CommitToGroup,
-    /// What a start does when a stored position lies outside the log.
+    /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
     #[schema(default = "fail")]
     pub on_out_of_range: PositionPolicy,
     /// What a start does when a group offset is asked for and the group has none.
     #[schema(default = "fail")]
     pub on_missing_group_offset: PositionPolicy,
-    /// What a start does when a topic was deleted and created again (its topic id changed).
+    /// What becomes of a partition when its topic was deleted and created again (its topic id changed), at a start and while
+    /// the job runs.
     #[schema(default = "fail")]
     pub on_topic_recreated: PositionPolicy,
+    /// Where the job ends: it reads each partition up to there and is then `finished`. Resolved to numbers by the start that
+    /// begins the run, and kept over restarts. Without it the job runs until it is stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at: Option<StopAt>,
     /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
     pub properties: BTreeMap<String, String>,
+}
+
+/// How partitions and topics are found that appear after the start (Flink's partition discovery).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PartitionDiscovery {
+    /// Time between two looks at the brokers' metadata. A change counts at once, also while the job runs.
+    #[schema(default = "30s")]
+    pub interval: HumanDuration,
+    /// Where partitions begin that appear while the job runs. A change counts at once.
+    #[schema(default = "earliest")]
+    pub new_partitions: NewPartitions,
+}
+
+/// Where partitions begin that are found after the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum NewPartitions {
+    /// At their first record, whatever the startup mode: records may have been written before the partition was noticed
+    /// (FLIP-288).
+    Earliest,
+    /// By the startup mode, evaluated when the partition is found. With `latest` and `timestamp` records that were written
+    /// before may be passed over.
+    StartupMode,
+}
+
+impl Default for PartitionDiscovery {
+    fn default() -> Self {
+        Self {
+            interval: HumanDuration::from_secs(30),
+            new_partitions: NewPartitions::Earliest,
+        }
+    }
 }
 
 /// Which records a consumer sees (Kafka's `isolation.level`).
@@ -137,6 +192,22 @@ pub struct CheckpointSpec {
     /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
     #[schema(default = "0s")]
     pub min_pause: HumanDuration,
+    /// What becomes of the checkpoints when somebody stops the job (Flink's retention on cancel).
+    #[serde(default)]
+    #[schema(default = "retain")]
+    pub on_cancel: OnCancel,
+}
+
+/// What becomes of a job's checkpoints when somebody stops it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCancel {
+    /// They are kept, and the next start goes on from the newest one.
+    #[default]
+    Retain,
+    /// They are deleted, and the next start begins by the startup mode. A restart, a failure, a bounded run that ends and a
+    /// shutdown of the server delete nothing.
+    Delete,
 }
 
 impl JobSpec {
@@ -187,6 +258,12 @@ impl JobSpec {
             Some(errors) => ErrorsSpec::read(errors),
             None => ErrorsSpec::default(),
         };
+        let restart = reader
+            .object("restart")
+            .map_or_else(RestartStrategy::default, RestartStrategy::read);
+        let limits = reader
+            .object("limits")
+            .map_or_else(LimitsSpec::default, LimitsSpec::read);
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -195,6 +272,17 @@ impl JobSpec {
                 "for example {\"type\": \"blackhole\"} or {\"type\": \"log\"}",
             ),
         };
+        if let Some(sink) = sink.as_ref().filter(|sink| sink.keeps_progress())
+            && checkpoint.on_cancel == OnCancel::Delete
+        {
+            reader.errors().push(FieldError::new(
+                "/checkpoint/on_cancel",
+                format!(
+                    "delete is not for a sink of type {}: it keeps progress of its own, which means nothing without the checkpoints; use retain",
+                    sink.kind()
+                ),
+            ));
+        }
         reader.finish();
         Some(Self {
             labels,
@@ -203,6 +291,8 @@ impl JobSpec {
             startup_mode: startup_mode?,
             checkpoint,
             errors,
+            restart,
+            limits,
             sink: sink?,
         })
     }
@@ -234,17 +324,20 @@ impl SourceSpec {
             "connection",
             "the name of a Kafka connection of the server's file",
         );
-        let topics: Option<Vec<String>> = reader.required("topics", "a list of topic names");
-        if let Some(topics) = &topics {
-            check_topics(topics, &mut reader);
-        }
+        let (topics, topic_pattern) = read_topics(&mut reader);
+        let partition_discovery = match reader.object("partition_discovery") {
+            Some(discovery) => PartitionDiscovery::read(discovery),
+            None => PartitionDiscovery::default(),
+        };
         let group_id: String = reader.or("group_id", job.as_str().to_owned());
         if group_id.is_empty() || group_id.len() > 255 || group_id.chars().any(char::is_control) {
             reader.fault("group_id", "must be 1 to 255 bytes of printable text");
         }
         let source = Self {
             connection: connection.unwrap_or_default(),
-            topics: topics.unwrap_or_default(),
+            topics,
+            topic_pattern,
+            partition_discovery,
             group_id,
             allow_shared_group: reader.or("allow_shared_group", false),
             isolation: reader.or("isolation", Isolation::ReadCommitted),
@@ -253,10 +346,86 @@ impl SourceSpec {
             on_out_of_range: reader.or("on_out_of_range", PositionPolicy::Fail),
             on_missing_group_offset: reader.or("on_missing_group_offset", PositionPolicy::Fail),
             on_topic_recreated: reader.or("on_topic_recreated", PositionPolicy::Fail),
+            stop_at: read_stop_at(&mut reader),
             properties: reader.or("properties", BTreeMap::new()),
         };
         reader.finish();
         Some(source)
+    }
+}
+
+/// What is wrong with a topic's name.
+pub(super) fn check_topic(topic: &str) -> Option<String> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let well_formed =
+        !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.bytes().all(legal);
+    if well_formed && topic != "." && topic != ".." {
+        return None;
+    }
+    Some(format!(
+        "'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"
+    ))
+}
+
+/// `null` is the same as nothing: the job is not bounded.
+fn read_stop_at(reader: &mut ObjectReader<'_>) -> Option<StopAt> {
+    let pointer = reader.pointer_to("stop_at");
+    let value = reader.raw("stop_at")?;
+    StopAt::from_json(value, &pointer, reader.errors())
+}
+
+/// A list or a pattern, and never both: a name that the pattern does not match would be a riddle.
+fn read_topics(reader: &mut ObjectReader<'_>) -> (Vec<String>, Option<TopicPattern>) {
+    let topics: Option<Vec<String>> = reader.optional("topics");
+    let pattern: Option<String> = reader.optional("topic_pattern");
+    let has_both = reader.raw("topics").is_some() && reader.raw("topic_pattern").is_some();
+    let has_none = reader.raw("topics").is_none() && reader.raw("topic_pattern").is_none();
+    if has_both {
+        reader.fault("topic_pattern", "give either topics or a topic_pattern");
+    }
+    if has_none {
+        reader.fault(
+            "topics",
+            "is required: a list of topic names, or a topic_pattern",
+        );
+    }
+    if let Some(topics) = &topics {
+        check_topics(topics, reader);
+    }
+    let pattern = pattern.and_then(|pattern| match TopicPattern::new(&pattern) {
+        Ok(pattern) => Some(pattern),
+        Err(why) => {
+            reader.fault("topic_pattern", why);
+            None
+        }
+    });
+    (topics.unwrap_or_default(), pattern)
+}
+
+impl SourceSpec {
+    /// Whether the spec reads a topic of this name, if there is one.
+    #[must_use]
+    pub fn selects(&self, topic: &str) -> bool {
+        match &self.topic_pattern {
+            Some(pattern) => pattern.selects(topic),
+            None => self.topics.iter().any(|listed| listed == topic),
+        }
+    }
+}
+
+impl PartitionDiscovery {
+    fn read(mut reader: ObjectReader<'_>) -> Self {
+        let default = Self::default();
+        let discovery = Self {
+            interval: reader.or("interval", default.interval),
+            new_partitions: reader.or("new_partitions", default.new_partitions),
+        };
+        let (least, most) = (Duration::from_secs(1), Duration::from_secs(86_400));
+        if !(least..=most).contains(&discovery.interval.0) {
+            reader.fault("interval", "must lie between 1s and 1d");
+        }
+        reader.finish();
+        discovery
     }
 }
 
@@ -267,16 +436,10 @@ fn check_topics(topics: &[String], reader: &mut ObjectReader<'_>) {
             format!("must name between 1 and {MAX_TOPICS} topics"),
         );
     }
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     for (index, topic) in topics.iter().enumerate() {
-        let well_formed =
-            !topic.is_empty() && topic.len() <= MAX_TOPIC_BYTES && topic.bytes().all(legal);
-        if !well_formed || topic == "." || topic == ".." {
+        if let Some(fault) = check_topic(topic) {
             let pointer = format!("{}/{index}", reader.pointer_to("topics"));
-            reader.errors().push(FieldError::new(
-                pointer,
-                format!("'{topic}' is no topic name: up to {MAX_TOPIC_BYTES} letters, digits, '.', '_' and '-'"),
-            ));
+            reader.errors().push(FieldError::new(pointer, fault));
         } else if topics[..index].contains(topic) {
             let pointer = format!("{}/{index}", reader.pointer_to("topics"));
             reader.errors().push(FieldError::new(
@@ -293,6 +456,7 @@ impl Default for CheckpointSpec {
             interval: HumanDuration::from_secs(10),
             timeout: HumanDuration::from_secs(60),
             min_pause: HumanDuration::from_secs(0),
+            on_cancel: OnCancel::Retain,
         }
     }
 }
@@ -304,6 +468,7 @@ impl CheckpointSpec {
             interval: reader.or("interval", default.interval),
             timeout: reader.or("timeout", default.timeout),
             min_pause: reader.or("min_pause", default.min_pause),
+            on_cancel: reader.or("on_cancel", default.on_cancel),
         };
         let day = Duration::from_secs(86_400);
         let mut between = |name: &'static str, value: HumanDuration, least: Duration| {
@@ -330,7 +495,9 @@ pub struct SpecChange {
 }
 
 impl JobSpec {
-    /// Compares with the spec a job runs under: labels and checkpoint timing change while running, the rest at the next start.
+    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
+    /// change while running, the
+    /// rest at the next start.
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
         let mut pending_fields = Vec::new();
@@ -342,6 +509,10 @@ impl JobSpec {
         let (new, old) = (&self.source, &running.source);
         compare("source.connection", new.connection != old.connection);
         compare("source.topics", new.topics != old.topics);
+        compare(
+            "source.topic_pattern",
+            new.topic_pattern != old.topic_pattern,
+        );
         compare("source.group_id", new.group_id != old.group_id);
         compare("source.isolation", new.isolation != old.isolation);
         compare("source.format", new.format != old.format);
@@ -349,6 +520,7 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
+        compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
@@ -417,6 +589,25 @@ mod tests {
     }
 
     #[test]
+    fn checkpoints_that_a_sink_rests_on_are_not_deleted_by_a_stop() {
+        let mut value = json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "earliest"},
+            "checkpoint": {"on_cancel": "delete"},
+            "sink": {"type": "log"}
+        });
+        let spec = JobSpec::read(&job(), &value).unwrap();
+        assert_eq!(spec.checkpoint.on_cancel, OnCancel::Delete);
+        value["sink"] = json!({
+            "type": "postgres", "connection": "warehouse", "table": "public.orders",
+            "mapping": {"mode": "raw", "columns": {"value": "@value"}},
+        });
+        let errors = JobSpec::read(&job(), &value).unwrap_err();
+        let pointers: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/checkpoint/on_cancel"]);
+    }
+
+    #[test]
     fn a_misspelt_type_of_a_sink_is_named() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
@@ -429,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_takes_labels_and_checkpoint_timing_at_once() {
+    fn a_running_job_takes_labels_timing_strategy_and_limits_at_once() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
             "startup_mode": {"mode": "earliest"},
@@ -439,6 +630,8 @@ mod tests {
         let mut changed = running.clone();
         changed.labels.insert("team".into(), "payments".into());
         changed.checkpoint.interval = HumanDuration::from_secs(5);
+        changed.restart = RestartStrategy::None;
+        changed.limits.records_per_s = Some(5);
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.parallelism = 2;
         changed.source.topics.push("more".into());

@@ -25,8 +25,12 @@ pub enum JobState {
     Running,
     /// The last checkpoint is being taken.
     Stopping,
+    /// The last run has crashed, and the pause before the next one is not over. The lease is kept.
+    BackingOff,
     /// The job gave up and needs a decision; `failure` says why.
     Failed,
+    /// A bounded job has read everything up to its ends, and its last checkpoint and commit are made; its lease is released.
+    Finished,
 }
 
 /// What can happen to a job.
@@ -44,8 +48,12 @@ pub enum JobEvent {
     StopRefused,
     /// The engine has ended and the lease is released.
     Ended,
+    /// The engine crashed, and its restart strategy says to try again.
+    Crashed,
     /// The engine gave up.
     Failed,
+    /// A bounded job has read everything up to its ends.
+    Finished,
 }
 
 /// A step that does not exist.
@@ -67,7 +75,9 @@ impl JobState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Stopping => "stopping",
+            Self::BackingOff => "backing-off",
             Self::Failed => "failed",
+            Self::Finished => "finished",
         }
     }
 
@@ -77,15 +87,29 @@ impl JobState {
     /// A step that does not exist; the caller has a bug or an old view.
     pub fn on(self, event: JobEvent) -> Result<Self, InvalidTransition> {
         match (self, event) {
-            (Self::Stopped | Self::Failed, JobEvent::Start) => Ok(Self::Starting),
+            (Self::Stopped | Self::BackingOff | Self::Failed | Self::Finished, JobEvent::Start) => {
+                Ok(Self::Starting)
+            }
+            (Self::Running, JobEvent::Crashed) => Ok(Self::BackingOff),
             (Self::Starting, JobEvent::Started) | (Self::Stopping, JobEvent::StopRefused) => {
                 Ok(Self::Running)
             }
             (Self::Starting, JobEvent::StartRefused)
             | (
-                Self::Starting | Self::Stopping | Self::Running | Self::Failed | Self::Stopped,
+                Self::Starting
+                | Self::Stopping
+                | Self::Running
+                | Self::BackingOff
+                | Self::Failed
+                | Self::Stopped,
                 JobEvent::Ended,
             ) => Ok(Self::Stopped),
+            // Also while a stop is under way: its last checkpoint may be that of the end. And a start that is refused leaves a
+            // finished job finished.
+            (
+                Self::Running | Self::Stopping | Self::Starting | Self::Finished,
+                JobEvent::Finished,
+            ) => Ok(Self::Finished),
             (Self::Starting | Self::Running, JobEvent::Stop) => Ok(Self::Stopping),
             (Self::Starting | Self::Running | Self::Stopping | Self::Failed, JobEvent::Failed) => {
                 Ok(Self::Failed)
@@ -101,28 +125,35 @@ mod tests {
 
     use super::*;
 
-    const STATES: [JobState; 5] = [
+    const STATES: [JobState; 7] = [
         JobState::Stopped,
         JobState::Starting,
         JobState::Running,
         JobState::Stopping,
+        JobState::BackingOff,
         JobState::Failed,
+        JobState::Finished,
     ];
-    const EVENTS: [JobEvent; 7] = [
+    const EVENTS: [JobEvent; 9] = [
         JobEvent::Start,
         JobEvent::StartRefused,
         JobEvent::Started,
         JobEvent::Stop,
         JobEvent::StopRefused,
         JobEvent::Ended,
+        JobEvent::Crashed,
         JobEvent::Failed,
+        JobEvent::Finished,
     ];
 
     proptest! {
         #[test]
-        fn only_a_start_leaves_stopped_and_failed(state in prop::sample::select(&STATES[..]), event in prop::sample::select(&EVENTS[..])) {
+        fn only_a_start_begins_and_only_a_running_job_crashes(state in prop::sample::select(&STATES[..]), event in prop::sample::select(&EVENTS[..])) {
             let next = state.on(event);
-            if matches!(state, JobState::Stopped | JobState::Failed) && next == Ok(JobState::Starting) {
+            if next == Ok(JobState::BackingOff) {
+                prop_assert_eq!(state, JobState::Running);
+            }
+            if matches!(state, JobState::Stopped | JobState::BackingOff | JobState::Failed | JobState::Finished) && next == Ok(JobState::Starting) {
                 prop_assert_eq!(event, JobEvent::Start);
             }
             if matches!(next, Ok(JobState::Running)) {

@@ -1,6 +1,10 @@
 //! What a running job shows of itself, and how it ended.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -10,9 +14,11 @@ use super::{
     checkpoint::{CheckpointFailure, CheckpointKind, CheckpointPhases, GroupCommit},
     code::Code,
     ids::{CheckpointId, LeaseEpoch},
+    limits::LimitsSpec,
     offset::Offset,
     parked::ParkedPartition,
     record::ConsumerRecord,
+    resolver::StartReason,
     topic::TopicPartition,
 };
 
@@ -35,6 +41,12 @@ pub struct JobStatus {
     pub bytes: u64,
     /// Records dropped because they lay below the expected position (redelivered by the client).
     pub redelivered: u64,
+    /// The limits it is held to.
+    pub limits: LimitsSpec,
+    /// Whether a subtask has records that the limits hold back.
+    pub throttled: bool,
+    /// How long subtasks were held back in this run, all together.
+    pub throttled_for: Duration,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.
@@ -47,8 +59,36 @@ pub struct JobStatus {
     pub commits: CommitCounters,
     /// What the job waits for; empty when it goes on.
     pub waiting: Vec<Waiting>,
+    /// How it looks for new partitions.
+    pub discovery: DiscoveryStatus,
     /// Partitions that are not read, each at a position that stays in every checkpoint.
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    /// Records that could not be processed and were left out in this run.
+    pub bad_records: BadRecordCounters,
+    /// Positions in this run that their logs did not hold and that were moved as the spec says.
+    pub positions_moved: u64,
+    /// The newest things for the history that no other member shows.
+    pub notes: Arc<VecDeque<StatusNote>>,
+}
+
+/// Records of one run that could not be processed and were left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BadRecordCounters {
+    /// Left out.
+    pub skipped: u64,
+    /// Written to the topic for dead letters.
+    pub dead_lettered: u64,
+}
+
+/// Something that happened in a run, for the history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatusNote {
+    /// Counts the notes of a run, from 1: whoever reads them writes each one once.
+    pub number: u64,
+    /// The word under which it stands in the history.
+    pub kind: &'static str,
+    /// What there is to tell.
+    pub details: serde_json::Value,
 }
 
 /// A partition as its subtask sees it.
@@ -58,6 +98,25 @@ pub struct LivePartition {
     pub subtask: u32,
     /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
     pub position: Option<Offset>,
+    /// Where it ends in a bounded run: the first offset that is not read.
+    pub stop_offset: Option<Offset>,
+    /// Why the run began to read it where it did; `None` while it waits for its first position.
+    pub reason: Option<StartReason>,
+}
+
+/// What a run shows of its looks at the brokers' metadata.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiscoveryStatus {
+    /// When the last look that was answered ended; `null` before the first.
+    pub looked_at: Option<DateTime<Utc>>,
+    /// How many topics that look saw of those that the spec reads.
+    pub topics: Option<usize>,
+    /// Partitions that this run has found since its start.
+    pub discovered: u64,
+    /// Looks that failed since the last one that was answered; they are repeated.
+    pub failures: u32,
+    /// Why the last look failed, while looks fail.
+    pub last_error: Option<String>,
 }
 
 /// A completed checkpoint in brief.

@@ -5,6 +5,7 @@
 //! [`ConsumerRecord`](record::ConsumerRecord) and becomes an offset in one function only,
 //! [`Offset::after`]. Special positions ("latest", "no offset yet") are variants, never numbers.
 
+pub mod attempt;
 pub mod checkpoint;
 pub mod code;
 pub mod deletion;
@@ -18,18 +19,22 @@ pub mod job;
 pub mod job_state;
 pub mod job_status;
 pub mod json_path;
+pub mod limits;
 pub mod offset;
 pub mod operation;
 pub mod parked;
 pub mod reader;
 pub mod record;
 pub mod resolver;
+pub mod restart;
 pub mod sink_spec;
 pub mod skip;
 pub mod start;
 pub mod startup_mode;
+pub mod stop_at;
 pub mod subtask;
 pub mod topic;
+pub mod topic_pattern;
 pub mod views;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, CheckpointStatus};
@@ -41,4 +46,5 @@ pub use job::JobSpec;
 pub use job_state::{DesiredState, JobState};
 pub use offset::{Offset, PartitionOffsets};
 pub use startup_mode::StartupMode;
+pub use stop_at::StopAt;
 pub use topic::{TopicId, TopicPartition};

@@ -57,6 +57,13 @@ impl ParkedPartition {
         }
     }
 
+    /// Whether it stands at a record that is to blame, at this offset: then that may be left out.
+    #[must_use]
+    pub fn stands_at_record(&self, at: Offset) -> bool {
+        let record = self.record.as_ref();
+        self.offset == Some(at) && record.is_some_and(|record| record.offset == at.get())
+    }
+
     /// Which partition.
     #[must_use]
     pub fn topic_partition(&self) -> TopicPartition {

@@ -21,10 +21,25 @@ pub struct ConsumerRecord<'a> {
     pub value: Option<&'a [u8]>,
 }
 
+/// One header of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// Its value; `None` is null.
+    pub value: Option<Vec<u8>>,
+}
+
 /// What owns the records of a batch.
 pub trait RecordSource: Send + Sync {
     /// The record at `index`, counted over the whole batch.
     fn record(&self, index: usize) -> ConsumerRecord<'_>;
+
+    /// The headers of the record at `index`, in order, as they came: names need not be UTF-8, nor differ. Asked for rarely.
+    fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        let _none = index;
+        Vec::new()
+    }
 
     /// Bytes of keys and values of the records in `range`.
     fn payload_bytes(&self, range: Range<usize>) -> u64 {
@@ -73,6 +88,39 @@ impl RecordBatch {
         &mut self.runs
     }
 
+    /// Keeps the first records and gives back the runs of the others, which [`RecordBatch::set_runs`] takes again. A position
+    /// behind a run's records stays with its last ones.
+    #[must_use]
+    pub fn keep_first(&mut self, records: usize) -> Vec<BatchRun> {
+        let mut left = records;
+        let cut = self.runs.iter().position(|run| {
+            let rest = left.checked_sub(run.records.len());
+            left = rest.unwrap_or(left);
+            rest.is_none()
+        });
+        let Some(cut) = cut else {
+            return Vec::new();
+        };
+        let mut rest = self.runs.split_off(cut);
+        if let Some(divided) = rest.first_mut()
+            && left > 0
+        {
+            let middle = divided.records.start + left;
+            self.runs.push(BatchRun {
+                partition: Arc::clone(&divided.partition),
+                records: divided.records.start..middle,
+                advance_to: None,
+            });
+            divided.records.start = middle;
+        }
+        rest
+    }
+
+    /// Puts other runs over the same records.
+    pub fn set_runs(&mut self, runs: Vec<BatchRun>) {
+        self.runs = runs;
+    }
+
     /// How many records the runs hold.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -89,6 +137,28 @@ impl RecordBatch {
     #[must_use]
     pub fn record(&self, index: usize) -> ConsumerRecord<'_> {
         self.source.record(index)
+    }
+
+    /// The headers of the record at an index of a run.
+    #[must_use]
+    pub fn headers(&self, index: usize) -> Vec<RecordHeader> {
+        self.source.headers(index)
+    }
+
+    /// Takes one record out of a run, which becomes two: what lies before it, up to behind the record, and what lies behind.
+    pub fn leave_out(&mut self, run: usize, record: usize) {
+        let behind = Offset::after(self.record(record).record_offset);
+        let Some(before) = self.runs.get_mut(run) else {
+            return;
+        };
+        let after = BatchRun {
+            partition: Arc::clone(&before.partition),
+            records: record + 1..before.records.end,
+            advance_to: before.advance_to,
+        };
+        before.records.end = record;
+        before.advance_to = behind;
+        self.runs.insert(run + 1, after);
     }
 
     /// Bytes of keys and values of the records at `range`.
@@ -111,5 +181,65 @@ impl fmt::Debug for RecordBatch {
         f.debug_struct("RecordBatch")
             .field("runs", &self.runs)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Numbers;
+
+    impl RecordSource for Numbers {
+        fn record(&self, index: usize) -> ConsumerRecord<'_> {
+            ConsumerRecord {
+                record_offset: i64::try_from(index).unwrap_or(i64::MAX),
+                timestamp_ms: None,
+                key: None,
+                value: None,
+            }
+        }
+    }
+
+    proptest! {
+        /// Cut anywhere and as often as one likes, a batch says the same in the same order, and a run's last position comes
+        /// with its last records.
+        #[test]
+        fn a_batch_that_is_cut_loses_nothing(
+            lengths in prop::collection::vec(0_usize..5, 1..6),
+            cuts in prop::collection::vec(1_usize..4, 1..30),
+        ) {
+            let mut begin = 0;
+            let runs: Vec<BatchRun> = lengths.iter().enumerate().map(|(index, length)| {
+                let records = begin..begin + length;
+                begin += length;
+                BatchRun {
+                    partition: Arc::new(TopicPartition::new("orders", i32::try_from(index).unwrap())),
+                    records,
+                    advance_to: Offset::new(i64::try_from(begin).unwrap()),
+                }
+            }).collect();
+            let mut batch = RecordBatch::new(runs.clone(), Box::new(Numbers));
+            let mut seen: Vec<BatchRun> = Vec::new();
+            for cut in cuts.iter().chain(std::iter::repeat_n(&usize::MAX, 1)) {
+                let rest = batch.keep_first(*cut);
+                prop_assert!(batch.len() <= *cut);
+                for run in batch.runs() {
+                    match seen.last_mut().filter(|last| last.partition == run.partition) {
+                        Some(last) => {
+                            prop_assert_eq!(last.advance_to, None);
+                            prop_assert_eq!(last.records.end, run.records.start);
+                            last.records.end = run.records.end;
+                            last.advance_to = run.advance_to;
+                        }
+                        None => seen.push(run.clone()),
+                    }
+                }
+                batch.set_runs(rest);
+            }
+            prop_assert_eq!(seen, runs);
+        }
     }
 }

@@ -60,6 +60,15 @@ impl SinkSpec {
         }
     }
 
+    /// Whether the target keeps how far it has come, beside the checkpoints.
+    #[must_use]
+    pub fn keeps_progress(&self) -> bool {
+        match self {
+            Self::Blackhole | Self::Log { .. } => false,
+            Self::Postgres(_) => true,
+        }
+    }
+
     /// Whether a record that is read again by a start's decision stands in the target twice, although each counts once
     /// otherwise.
     #[must_use]

@@ -81,12 +81,12 @@ pub enum SkipVerdict {
 /// Decides whether a record may be stepped over.
 ///
 /// `stands_at` is where a bare start would begin in the record's partition, `None` if that is open; `failed_at` is the
-/// record of the job's last failure.
+/// record of the job's last failure, and each one at which a partition is parked.
 #[must_use]
 pub fn judge(
     request: &SkipRequest,
     stands_at: Option<Offset>,
-    failed_at: Option<&FailedRecord>,
+    failed_at: &[&FailedRecord],
 ) -> SkipVerdict {
     let partition = request.topic_partition();
     let Some(stands_at) = stands_at else {
@@ -95,8 +95,8 @@ pub fn judge(
     if stands_at > request.offset {
         return SkipVerdict::Passed;
     }
-    if !failed_at.is_some_and(|record| request.is_of(record)) {
-        let failed = failed_at.map_or_else(
+    if !failed_at.iter().any(|record| request.is_of(record)) {
+        let failed = failed_at.first().map_or_else(
             || "it has not failed at a record".to_owned(),
             |record| {
                 format!(
@@ -142,10 +142,10 @@ mod tests {
         let at = |offset| Offset::new(offset);
         let failed = record(3, 70);
         assert_eq!(
-            judge(&request, at(70), Some(&failed)),
+            judge(&request, at(70), &[&record(2, 7), &failed]),
             SkipVerdict::Skip(Offset::new(71).unwrap())
         );
-        for failed in [Some(&failed), None] {
+        for failed in [&[&failed][..], &[]] {
             assert_eq!(judge(&request, at(71), failed), SkipVerdict::Passed);
         }
         for (stands_at, failed, part) in [
@@ -156,7 +156,7 @@ mod tests {
             (at(60), None, "stands at 60"),
             (None, Some(record(3, 70)), "no position"),
         ] {
-            let verdict = judge(&request, stands_at, failed.as_ref());
+            let verdict = judge(&request, stands_at, &failed.iter().collect::<Vec<_>>());
             assert!(
                 matches!(&verdict, SkipVerdict::NotThere(why) if why.contains(part)),
                 "{verdict:?}"

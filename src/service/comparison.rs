@@ -22,6 +22,7 @@ use crate::{
         job_status::LivePartition,
         offset::Offset,
         resolver::{LogBounds, SinkPosition, SinkProgress},
+        stop_at::RunEnd,
         subtask::owner,
         topic::{TopicId, TopicPartition},
         views::{
@@ -99,6 +100,8 @@ pub(crate) struct Comparison<'a> {
     pub(crate) checkpoint: CheckpointSource<'a>,
     /// `None` also for a sink that keeps no progress, and for another target than the checkpoint's.
     pub(crate) sink: Option<&'a SinkHolds>,
+    /// Where a bounded run ends; a running one says so itself.
+    pub(crate) ends: Option<&'a BTreeMap<TopicPartition, RunEnd>>,
     /// What was found at the checkpointed positions, now or earlier. `None` where nobody looked.
     pub(crate) unread: Option<&'a BTreeMap<TopicPartition, FirstUnread>>,
     /// What was seen of the beginnings of the logs. `None` where nobody asks how soon they come.
@@ -173,10 +176,19 @@ impl Comparison<'_> {
         {
             flags.push(Flag::GroupAhead);
         }
+        let stop_offset = match live {
+            Some(live) => live.stop_offset,
+            None => self
+                .ends
+                .and_then(|ends| Some(ends.get(partition)?.stop_offset)),
+        };
         let mut skewed = false;
         let mut lag = |from: Option<Offset>| {
             let distance = readable_end?.distance_from(from?);
             skewed |= distance < 0;
+            // What lies behind the end of a bounded run is not unread.
+            let left = stop_offset.map_or(Some(distance), |end| Some(end.distance_from(from?)));
+            let distance = distance.min(left?);
             Some(distance.max(0))
         };
         let lag = PartitionLag {
@@ -200,8 +212,11 @@ impl Comparison<'_> {
             last_stable: bounds.map(|bounds| bounds.last_stable),
             latest: bounds.map(|bounds| bounds.latest),
             readable_end,
+            stop_offset,
             position,
+            start_reason: live.and_then(|live| live.reason),
             checkpointed,
+            position_id: stored.map(|stored| stored.position_id),
             group_committed,
             sink_committed: held.map(|held| held.next_offset),
             lag,
@@ -211,8 +226,15 @@ impl Comparison<'_> {
                 .map(|held| held.next_offset)
                 .zip(checkpointed)
                 .map(|(held, checkpointed)| held.distance_from(checkpointed)),
-            oldest_unread_age_ms: self.oldest_unread_age_ms(partition, stored, bounds, &flags),
+            oldest_unread_age_ms: self.oldest_unread_age_ms(
+                partition,
+                stored,
+                bounds,
+                stop_offset,
+                &flags,
+            ),
             retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
+            parked: None,
             flags,
         }
     }
@@ -244,12 +266,13 @@ impl Comparison<'_> {
         partition: &TopicPartition,
         stored: Option<&CheckpointPosition>,
         bounds: Option<LogBounds>,
+        stop_offset: Option<Offset>,
         flags: &[Flag],
     ) -> Option<i64> {
         let is_elsewhere = |flag: &Flag| {
             matches!(
                 flag,
-                Flag::TopicRecreated | Flag::BeyondLatest | Flag::NotSubscribedNow
+                Flag::TopicRecreated | Flag::BeyondLatest | Flag::Detached
             )
         };
         if flags.iter().any(is_elsewhere) {
@@ -258,6 +281,7 @@ impl Comparison<'_> {
         let stored = stored?;
         let checkpointed = stored.next_offset?;
         let end = bounds.map(|bounds| bounds.readable_end(self.spec.source.isolation));
+        let end = end.map(|end| stop_offset.map_or(end, |stop| end.min(stop)));
         if end.is_some_and(|end| end <= checkpointed) {
             return Some(0);
         }
@@ -288,16 +312,14 @@ impl Comparison<'_> {
         stored: Option<&CheckpointPosition>,
     ) -> Vec<Flag> {
         let mut flags = Vec::new();
-        let subscribed = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let subscribed = self.spec.source.selects(&partition.topic);
         if !subscribed {
-            return vec![Flag::NotSubscribedNow];
+            return vec![Flag::Detached];
         }
         let Some(broker) = broker else {
+            if self.brokers.is_some() {
+                flags.push(Flag::PartitionGone);
+            }
             return flags;
         };
         match broker.bounds {
@@ -341,12 +363,7 @@ impl Comparison<'_> {
         let sink = self.sink?;
         let stored = stored?;
         let offset = stored.next_offset?;
-        let is_read = self
-            .spec
-            .source
-            .topics
-            .iter()
-            .any(|topic| **topic == *partition.topic);
+        let is_read = self.spec.source.selects(&partition.topic);
         if !is_read {
             return None;
         }
@@ -459,7 +476,7 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
     };
     let mut ages_missing = false;
     for partition in partitions {
-        if partition.flags.contains(&Flag::NotSubscribedNow) {
+        if partition.flags.contains(&Flag::Detached) {
             continue;
         }
         ages_missing |= partition.oldest_unread_age_ms.is_none();
@@ -598,6 +615,7 @@ mod tests {
             live: None,
             checkpoint: CheckpointSource::Absent,
             sink: None,
+            ends: None,
             unread: None,
             log_starts: None,
             checkpoint_every: None,
@@ -842,6 +860,8 @@ mod tests {
             let partition_view = LivePartition {
                 subtask: 2,
                 position: Offset::new(position),
+                stop_offset: None,
+                reason: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };
@@ -995,7 +1015,7 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::NewSinceCheckpoint]);
-        assert_eq!(view[1].flags, [Flag::NotSubscribedNow]);
+        assert_eq!(view[1].flags, [Flag::Detached]);
         assert_eq!(totals(&view, false).unknown_partitions, 1);
     }
 

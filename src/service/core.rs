@@ -28,17 +28,21 @@ use super::{
 use crate::{
     engine::{
         JobHandle,
-        ports::{Clock, GroupOffset, KafkaCluster, LeaseHealth, SinkFactory},
+        ports::{Clock, DeadLetterTopic, GroupOffset, KafkaCluster, LeaseHealth, SinkFactory},
     },
     model::{
         code::Code,
+        errors_spec::OnBadRecord,
         health::{Health, HealthInputs, HealthWindow, verdict},
         ids::{InstallId, JobName, JobUid, LeaseEpoch, OperationId, PlanId},
         job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition, Waiting},
+        parked::ParkedPartition,
+        restart::CrashLoop,
+        stop_at::{BoundedRun, RunEnd},
         topic::TopicPartition,
-        views::SourceStatus,
+        views::{Flag, PartitionOffsetsView, SourceStatus},
     },
     store::{Incarnation, JobRow, Store, StoredCheckpoint},
 };
@@ -136,6 +140,15 @@ impl Core {
                 "Add [connections.{connection}] to the server's file, or change source.connection."
             ))
         })
+    }
+
+    /// The topic for records that a job cannot process, if its spec names one.
+    pub(crate) fn dead_letters(&self, spec: &JobSpec) -> Result<Option<Arc<dyn DeadLetterTopic>>> {
+        let OnBadRecord::DeadLetter { connection, topic } = &spec.errors.on_bad_record else {
+            return Ok(None);
+        };
+        let cluster = self.cluster(connection)?;
+        Ok(Some(cluster.dead_letters(topic)?))
     }
 
     /// Begins the shutdown; from now on nothing new is started.
@@ -277,6 +290,8 @@ pub(crate) struct JobFacts {
     /// The live positions as they were just before the brokers were asked, so that a lag is not measured to an older end.
     pub(crate) live: Option<LiveSnapshot>,
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
+    /// The bounded run as it is stored.
+    pub(crate) bounded: Option<BoundedRun>,
     /// When the sink was asked last (when that began).
     pub(crate) sink_asked_at: Option<Instant>,
     /// What the sink said; `None` inside for one that keeps no progress.
@@ -284,10 +299,6 @@ pub(crate) struct JobFacts {
     pub(crate) unread: OldestUnread,
     pub(crate) log_starts: LogStarts,
     pub(crate) window: HealthWindow,
-    /// Partitions of the run that the brokers do not have any more, and since when that is known.
-    pub(crate) gone: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
-    /// Partitions of the run whose topic was deleted and created again under it.
-    pub(crate) recreated: Option<(DateTime<Utc>, Vec<TopicPartition>)>,
     pub(crate) counters: Counters,
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
@@ -354,11 +365,15 @@ impl<T> Source<T> {
     }
 }
 
-/// What happened to a job's checkpoints since this server started.
+/// What happened to a job since this server started.
+///
+/// `completed` and `failed` count checkpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counters {
     pub(crate) completed: u64,
     pub(crate) failed: BTreeMap<String, u64>,
+    /// Runs that crashed.
+    pub(crate) crashes: u64,
 }
 
 impl JobEntry {
@@ -378,13 +393,12 @@ impl JobEntry {
                 members: None,
                 live: None,
                 checkpoint: Source::default(),
+                bounded: None,
                 sink_asked_at: None,
                 sink: Source::default(),
                 unread: OldestUnread::default(),
                 log_starts: LogStarts::default(),
                 window: HealthWindow::default(),
-                gone: None,
-                recreated: None,
                 counters: Counters::default(),
                 has_task: false,
                 refused: None,
@@ -417,22 +431,6 @@ impl JobEntry {
     }
 }
 
-/// The partitions that a run reads.
-fn read_partitions(status: Option<&JobStatus>) -> impl Iterator<Item = &TopicPartition> {
-    status
-        .into_iter()
-        .flat_map(|status| status.partitions.keys())
-}
-
-/// The first of some partitions, and how many there are besides.
-fn listed(partitions: &[TopicPartition]) -> Option<String> {
-    let first = partitions.first()?;
-    Some(match partitions.len() {
-        1 => first.to_string(),
-        number => format!("{first} and {} more", number - 1),
-    })
-}
-
 impl JobFacts {
     /// Keeps a row that was read, unless a newer spec has been learnt while it was under way.
     pub(crate) fn learn(&mut self, row: JobRow) {
@@ -451,7 +449,9 @@ impl JobFacts {
             state @ (JobState::Stopped
             | JobState::Starting
             | JobState::Stopping
-            | JobState::Failed) => state,
+            | JobState::BackingOff
+            | JobState::Failed
+            | JobState::Finished) => state,
         };
         self.state.unwrap_or((stored, self.row.state_since))
     }
@@ -469,6 +469,13 @@ impl JobFacts {
         }
     }
 
+    /// Where the bounded run ends that the spec means.
+    pub(crate) fn ends(&self) -> Option<&BTreeMap<TopicPartition, RunEnd>> {
+        let run = self.bounded.as_ref()?;
+        let is_meant = self.spec().source.stop_at.as_ref() == Some(&run.stop_at);
+        is_meant.then_some(&run.ends)
+    }
+
     /// What the job waits for: its start, or its run.
     pub(crate) fn all_waiting(&self, now: DateTime<Utc>) -> Vec<Waiting> {
         let run = self.status().map(|status| status.waiting.clone());
@@ -478,63 +485,53 @@ impl JobFacts {
             .iter()
             .any(|waiting| matches!(waiting.code, Code::KafkaUnreachable | Code::KafkaTimeout));
         all.extend(self.silent_brokers(now).filter(|_| !is_told));
-        all.extend(self.gone_partitions());
-        all.extend(self.recreated_partitions());
+        all.extend(self.pause_after_crash());
         all
     }
 
-    /// Compares what the run reads with what the brokers have.
-    pub(crate) fn note_topics(
-        &mut self,
-        brokers: &BTreeMap<TopicPartition, BrokerPartition>,
-        now: DateTime<Utc>,
-    ) {
-        let status = self.status();
-        let gone: Vec<TopicPartition> = read_partitions(status.as_deref())
-            .filter(|partition| !brokers.contains_key(partition))
-            .cloned()
-            .collect();
+    /// What is known of the crash loop that the job is in. A run that has lasted has ended it.
+    pub(crate) fn crash_loop(&self, now: DateTime<Utc>) -> Option<&CrashLoop> {
+        let lasts = self.status().is_some_and(|status| {
+            let ran_for = (now - status.since).to_std().unwrap_or_default();
+            ran_for >= self.row.spec.restart.loop_ends_after()
+        });
+        self.row.crash_loop.as_ref().filter(|_| !lasts)
+    }
+
+    fn pause_after_crash(&self) -> Option<Waiting> {
+        let crash_loop = self.row.crash_loop.as_ref()?;
+        if self.shown_state().0 != JobState::BackingOff {
+            return None;
+        }
+        let cause = &crash_loop.last_cause;
+        Some(Waiting {
+            code: cause.code,
+            since: cause.first_seen,
+            detail: crash_loop.pause(),
+        })
+    }
+
+    /// Has the run look at its topics at once if the brokers do not have one of its partitions, or have it in another topic
+    /// than the checkpoint says: it would see that by itself, at its next look.
+    pub(crate) fn doubt_topics(&self, brokers: &BTreeMap<TopicPartition, BrokerPartition>) {
+        let (Some(run), Some(status)) = (&self.run, self.status()) else {
+            return;
+        };
         let checkpoint = self.checkpoint.value.as_ref().and_then(Option::as_ref);
-        let recreated: Vec<TopicPartition> = read_partitions(status.as_deref())
-            .filter(|partition| {
-                let then = checkpoint.and_then(|known| known.positions.get(partition));
-                let then = then.and_then(|position| position.topic_id.as_ref());
-                let now = brokers.get(partition).and_then(|now| now.topic_id.as_ref());
-                then.zip(now).is_some_and(|(then, now)| then != now)
-            })
-            .cloned()
-            .collect();
-        let since = |known: &Option<(DateTime<Utc>, _)>| known.as_ref().map_or(now, |(at, _)| *at);
-        self.gone = (!gone.is_empty()).then_some((since(&self.gone), gone));
-        self.recreated = (!recreated.is_empty()).then_some((since(&self.recreated), recreated));
-    }
-
-    /// The client goes on in the new topic at the old one's position, and does not say so: positions mean nothing there.
-    fn recreated_partitions(&self) -> Option<Waiting> {
-        self.run.as_ref()?;
-        let (since, recreated) = self.recreated.as_ref()?;
-        Some(Waiting {
-            code: Code::TopicRecreated,
-            since: *since,
-            detail: format!(
-                "{}: the topic was deleted and created again while the job ran, and records of the new one may have been passed over; stop the job and start it with on_topic_recreated",
-                listed(recreated)?
-            ),
-        })
-    }
-
-    /// The client asks again for a topic that was deleted, and does not say so.
-    fn gone_partitions(&self) -> Option<Waiting> {
-        self.run.as_ref()?;
-        let (since, gone) = self.gone.as_ref()?;
-        Some(Waiting {
-            code: Code::UnknownTopic,
-            since: *since,
-            detail: format!(
-                "{} no longer exist on the brokers: the topic was deleted",
-                listed(gone)?
-            ),
-        })
+        let is_other = |partition: &TopicPartition| {
+            let Some(now) = brokers.get(partition) else {
+                return true;
+            };
+            let then = checkpoint.and_then(|known| known.positions.get(partition));
+            let then = then.and_then(|position| position.topic_id.as_ref());
+            then.zip(now.topic_id.as_ref())
+                .is_some_and(|(then, now)| then != now)
+        };
+        let parked = |partition: &TopicPartition| status.parked.contains_key(partition);
+        let mut read = status.partitions.keys();
+        if read.any(|partition| !parked(partition) && is_other(partition)) {
+            run.look_at_topics();
+        }
     }
 
     /// A run learns from its client only that a connection has broken. Brokers that keep their connections and say nothing
@@ -557,8 +554,34 @@ impl JobFacts {
         })
     }
 
+    /// What the run does not read; of a job that does not run, what its last run did not.
+    pub(crate) fn parked(&self) -> Vec<ParkedPartition> {
+        match self.status() {
+            Some(status) => status.parked.values().cloned().collect(),
+            None => self.row.parked.clone(),
+        }
+    }
+
+    /// Says at each partition that is not read why.
+    pub(crate) fn mark_parked(&self, partitions: &mut [PartitionOffsetsView]) {
+        for parked in self.parked() {
+            let is_meant = |known: &&mut PartitionOffsetsView| {
+                known.topic == parked.topic && known.partition == parked.partition
+            };
+            if let Some(partition) = partitions.iter_mut().find(is_meant) {
+                partition.flags.push(Flag::Parked);
+                partition.parked = Some(parked);
+            }
+        }
+    }
+
     pub(crate) fn health(&self, now: DateTime<Utc>) -> Health {
+        let parked = match self.run {
+            Some(_) => self.parked(),
+            None => Vec::new(),
+        };
         verdict(&HealthInputs {
+            parked: &parked,
             state: self.shown_state().0,
             waiting: &self.all_waiting(now),
             failure: self.row.failure.as_ref(),

@@ -63,9 +63,17 @@ pub(crate) fn refuse_unless_at_rest(job: &JobEntry) -> Result<()> {
         (facts.shown_state().0, facts.row.desired_state)
     };
     let is = match (state, desired) {
-        (JobState::Failed, _) | (JobState::Stopped, DesiredState::Stopped) => return Ok(()),
-        (JobState::Stopped, DesiredState::Running) => "about to start",
-        (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => state.name(),
+        (JobState::Failed, _) | (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => {
+            return Ok(());
+        }
+        (JobState::Stopped | JobState::Finished, DesiredState::Running) => "about to start",
+        (
+            state @ (JobState::Starting
+            | JobState::Running
+            | JobState::Stopping
+            | JobState::BackingOff),
+            _,
+        ) => state.name(),
     };
     Err(ServiceError::new(Code::JobRunning, format!("job {} is {is}", job.name)).job(&job.name))
 }

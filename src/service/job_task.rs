@@ -6,6 +6,8 @@
 
 mod delete;
 mod ends;
+mod live_skip;
+mod parked;
 mod reset;
 mod restart;
 mod skip;
@@ -33,6 +35,7 @@ use crate::{
         ports::{JobLease, Sink},
     },
     model::{
+        attempt::AttemptKind,
         code::Code,
         ids::{InstallId, OperationId},
         job_state::{DesiredState, JobState},
@@ -82,11 +85,18 @@ pub(crate) struct JobTask {
     checkpointing: JoinSet<()>,
     /// Follows the run's status for the history.
     following: JoinSet<()>,
-    /// Restarts by the server itself, one after the other, until a run has lasted.
+    /// Whether a run has begun under the lease: the next one needs a new epoch, so that nothing that this one may have left
+    /// behind can write.
+    lease_is_used: bool,
+    /// Starts by the server itself that came to nothing, one after the other, until a run has lasted.
     restarts: u32,
     /// When the run began.
     run_since: Instant,
     start_at: Instant,
+    /// Why the server would begin the next run by itself.
+    next_kind: AttemptKind,
+    /// How far the run that has ended last had come: records and bytes. Taken when its end is noted.
+    ended_run: Option<(u64, u64)>,
     /// The stop of the restart that is being carried out, while its start is not done.
     stopped_for: Option<(OperationId, Option<StopReport>)>,
 }
@@ -129,14 +139,26 @@ struct EndedRun {
     report: Option<StopReport>,
     /// What it would have failed with at that moment.
     blocked: Option<JobFailure>,
+    /// `Finished` for a bounded run that came to its ends, otherwise `Stopped`.
+    state: JobState,
 }
 
 impl JobTask {
     pub(crate) fn new(core: Arc<Core>, job: Arc<JobEntry>) -> Self {
+        // A server that died while the job backed off is no reason to begin earlier, nor later.
+        let backs_off = job.row().backs_off_until().map(|until| {
+            let pause = (until - core.now()).to_std().unwrap_or_default();
+            Instant::now() + pause
+        });
+        let next_kind = match backs_off {
+            Some(_) => AttemptKind::AfterCrash,
+            None => AttemptKind::Recovery,
+        };
         Self {
             core,
             job,
             lease: None,
+            lease_is_used: false,
             run: None,
             sink: None,
             failed_run: false,
@@ -144,7 +166,9 @@ impl JobTask {
             following: JoinSet::new(),
             restarts: 0,
             run_since: Instant::now(),
-            start_at: Instant::now(),
+            start_at: backs_off.unwrap_or_else(Instant::now),
+            next_kind,
+            ended_run: None,
             stopped_for: None,
         }
     }
@@ -292,13 +316,14 @@ impl JobTask {
             .is_some_and(|owner| owner.live && owner.instance != self.core.settings.instance);
         match (row.desired_state, row.state) {
             _ if others => None,
-            (_, JobState::Failed) | (DesiredState::Stopped, JobState::Stopped) => None,
+            (_, JobState::Failed)
+            | (DesiredState::Stopped, JobState::Stopped | JobState::Finished) => None,
             (DesiredState::Running, _) => {
                 (Instant::now() >= self.start_at).then_some(Work::AutoStart)
             }
             (
                 DesiredState::Stopped,
-                JobState::Starting | JobState::Running | JobState::Stopping,
+                JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff,
             ) => Some(Work::Settle),
         }
     }
@@ -407,8 +432,10 @@ async fn note_step(core: &Core, operation: &Operation, step: &str) {
 /// Why a checkpoint was not taken: the job was stopped, or it failed.
 fn job_ended(job: &JobEntry) -> ServiceError {
     let code = match job.state() {
-        JobState::Stopping | JobState::Stopped => Code::JobNotRunning,
-        JobState::Starting | JobState::Running | JobState::Failed => Code::JobFailed,
+        JobState::Stopping | JobState::Stopped | JobState::Finished => Code::JobNotRunning,
+        JobState::Starting | JobState::Running | JobState::BackingOff | JobState::Failed => {
+            Code::JobFailed
+        }
     };
     let name = &job.name;
     ServiceError::new(

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     Service,
+    bounded::bounded_view,
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
@@ -22,14 +23,16 @@ use crate::{
         code::Code,
         health::Health,
         ids::JobName,
-        job::CommitToGroup,
+        job::{CommitToGroup, JobSpec},
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
+        parked::ParkedPartition,
         resolver::Warning,
+        restart::{CrashLoop, RestartStrategy},
         topic::TopicPartition,
         views::{
-            DivergenceCause, Flag, JobItem, JobLag, JobList, JobView, LastCheckpoint, NextStep,
-            OffsetsTotals, Owner, PartitionOffsetsView,
+            BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
+            LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
         },
     },
     store::JobRow,
@@ -49,11 +52,14 @@ pub(crate) struct Standing {
     last_checkpoint: Option<LastCheckpoint>,
     status: Option<Arc<JobStatus>>,
     waiting: Vec<crate::model::job_status::Waiting>,
+    crash_loop: Option<CrashLoopView>,
     pending_fields: Vec<String>,
+    parked: Vec<ParkedPartition>,
     warnings: Vec<Warning>,
     pub(crate) summary: String,
     pub(crate) next: Vec<NextStep>,
     totals: OffsetsTotals,
+    bounded: Option<BoundedView>,
     partitions: Vec<PartitionOffsetsView>,
 }
 
@@ -67,7 +73,7 @@ pub(crate) fn compare_now(
 ) -> Vec<PartitionOffsetsView> {
     let install = core.known_install().map(|install| install.short());
     let now = core.now();
-    compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -82,11 +88,14 @@ pub(crate) fn compare_now(
         },
         // Both are asked only where somebody looks at them.
         sink: None,
+        ends: facts.ends(),
         unread: None,
         log_starts: None,
         checkpoint_every: None,
         now,
-    })
+    });
+    facts.mark_parked(&mut partitions);
+    partitions
 }
 
 /// How many of the checkpoint's positions lie outside their logs.
@@ -110,11 +119,21 @@ impl Standing {
         let lag = job_lag(&totals);
         let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
         let health = facts.health(now);
+        let parked = facts.parked();
         let row = facts.row.clone();
         let pending_fields = match (&facts.run, &row.running) {
             (Some(_), Some(running)) => row.spec.change_from(&running.spec).pending_fields,
             _ => Vec::new(),
         };
+        let bounded = bounded_view(
+            facts.spec().source.stop_at.as_ref(),
+            facts.bounded.as_ref(),
+            &partitions,
+            &status
+                .iter()
+                .flat_map(|status| status.parked.keys().cloned())
+                .collect::<Vec<_>>(),
+        );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
         let situation = Situation {
             curl: Curl {
@@ -125,6 +144,7 @@ impl Standing {
             desired: row.desired_state,
             health: &health,
             failure: row.failure.as_ref(),
+            parked: &parked,
             lag: &lag,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
@@ -133,9 +153,14 @@ impl Standing {
             pending_start: row.pending_start.as_ref(),
             refused: facts.refused.as_ref(),
             restart_required: !pending_fields.is_empty(),
+            crash_loop: facts.crash_loop(now),
             divergence: worst_divergence(&partitions),
+            bounded: bounded.as_ref(),
         };
-        let mut warnings = warnings(&facts, status.as_deref(), &partitions);
+        let crash_loop = facts
+            .crash_loop(now)
+            .map(|crash_loop| crash_loop_view(crash_loop, &row.spec.restart));
+        let mut warnings = warnings(&facts, status.as_deref(), &partitions, now);
         if shadowed
             && row.pending_start.is_none()
             && let Some(last) = &last_checkpoint
@@ -158,11 +183,14 @@ impl Standing {
             last_checkpoint,
             status,
             waiting: facts.all_waiting(now),
+            crash_loop,
             pending_fields,
+            parked,
             warnings,
             health,
             row,
             totals,
+            bounded,
             partitions,
         }
     }
@@ -229,17 +257,51 @@ impl Standing {
             pending_fields: self.pending_fields,
             owner,
             waiting: self.waiting,
+            crash_loop: self.crash_loop,
+            limits: limits_view(&row.spec, status),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
+            bad_records: status.map(|status| status.bad_records),
+            positions_moved: status.map(|status| status.positions_moved),
+            discovery: status.map(|status| status.discovery.clone()),
             delivery: row.spec.sink.delivery(),
             warnings: self.warnings,
             commands: curl.commands(),
+            bounded: self.bounded,
             pending_start: row.pending_start,
             failure: row.failure,
+            parked: self.parked,
             labels: row.spec.labels,
             job: row.name,
         }
+    }
+}
+
+fn crash_loop_view(crash_loop: &CrashLoop, strategy: &RestartStrategy) -> CrashLoopView {
+    CrashLoopView {
+        restart: crash_loop.restarts,
+        of: match strategy {
+            RestartStrategy::FixedDelay { attempts, .. } => Some(*attempts),
+            RestartStrategy::None
+            | RestartStrategy::FailureRate { .. }
+            | RestartStrategy::Exponential { .. } => None,
+        },
+        strategy: strategy.name(),
+        next_attempt_at: crash_loop.next_attempt_at,
+        first_cause: crash_loop.first_cause.clone(),
+        last_cause: crash_loop.last_cause.clone(),
+    }
+}
+
+fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
+    let limits = status.map_or(spec.limits, |status| status.limits);
+    LimitsView {
+        records_per_s: limits.records_per_s,
+        bytes_per_s: limits.bytes_per_s,
+        throttled: status.map(|status| status.throttled),
+        throttled_ms: status
+            .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
     }
 }
 
@@ -306,10 +368,30 @@ fn warnings(
     facts: &JobFacts,
     status: Option<&JobStatus>,
     partitions: &[PartitionOffsetsView],
+    now: DateTime<Utc>,
 ) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |code: Code, summary: String| warnings.push(Warning { code, summary });
+    if let (Some(crash_loop), Some(_)) = (facts.crash_loop(now), status) {
+        let (restarts, cause) = (crash_loop.restarts, &crash_loop.first_cause);
+        let times = if restarts == 1 {
+            "once"
+        } else {
+            &format!("{restarts} times")
+        };
+        let summary = format!(
+            "it was restarted {times} after a crash; the first was: {}",
+            cause.summary
+        );
+        warn(Code::CrashLoop, summary);
+    }
     if let Some(status) = status {
+        if status.throttled {
+            warn(
+                Code::RateLimited,
+                format!("it is held to its limits, {}", status.limits),
+            );
+        }
         if let (true, Some((_, failure))) = (status.consecutive_failures > 0, &status.last_failed) {
             warn(
                 Code::CheckpointsFailing,
@@ -493,7 +575,17 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
         bytes: status.map(|status| status.bytes),
+        discovery: status.map(|status| status.discovery.clone()),
         redelivered: status.map(|status| status.redelivered),
+        parked_partitions: status.map(|status| status.parked.len()),
+        bad_records: status.map(|status| status.bad_records),
+        positions_moved: status.map(|status| status.positions_moved),
+        crashes: counters.crashes,
+        restarts_in_loop: standing
+            .crash_loop
+            .map_or(0, |crash_loop| crash_loop.restart),
+        limits: status.map(|status| status.limits),
+        throttled_for: status.map(|status| status.throttled_for),
     }
 }
 

@@ -1,9 +1,12 @@
 //! What can be asked of the server, independent of HTTP.
 
+mod attempts;
+mod bounded;
 mod checkpoints;
 mod comparison;
 mod connections;
 mod core;
+mod dead_letters;
 mod deletions;
 pub mod error;
 mod job_task;
@@ -38,8 +41,8 @@ pub use self::{
     core::Settings,
     error::{Result, ServiceError},
     queries::{
-        Accepted, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics, JobSort,
-        OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
+        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics,
+        JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
         ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
@@ -53,8 +56,9 @@ use crate::model::{
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView, OperationList,
-        RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView, StartupModeView,
+        AttemptList, CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView,
+        OperationList, RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView,
+        StartupModeView,
     },
 };
 use crate::{
@@ -224,6 +228,20 @@ impl Service {
             .await
     }
 
+    /// Calls off the start that was asked for ahead with `apply: next-start`: whichever it is, or only the one of this id.
+    /// None there is no error.
+    ///
+    /// # Errors
+    /// `operation-in-progress` (a start that may use it), `job-not-found`, `store-unreachable`.
+    pub async fn cancel_next_start(
+        &self,
+        job: &JobName,
+        only: Option<&str>,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        self.call_off_next_start(job, only, caller).await
+    }
+
     /// Says where a start would begin, partition by partition; also the dry run of a start.
     ///
     /// # Errors
@@ -358,6 +376,14 @@ impl Service {
         caller: &Caller,
     ) -> Result<Accepted> {
         self.ask_checkpoint(job, request, caller).await
+    }
+
+    /// Lists the runs of a job, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
+    pub async fn attempts(&self, job: &JobName, query: &AttemptQuery) -> Result<AttemptList> {
+        self.find_attempts(job, query).await
     }
 
     /// Lists checkpoints, newest first.

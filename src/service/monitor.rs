@@ -19,12 +19,14 @@ use crate::{
     engine::{
         error::KafkaError,
         ports::{GroupOffset, KafkaCluster, TopicDescription},
+        topics,
     },
     model::{
         code::Code,
         health::{HealthSample, PartitionSample},
         job::{Isolation, JobSpec},
         job_state::JobState,
+        offset::Offset,
         sink_spec::SinkSpec,
         topic::TopicPartition,
         views::SourceStatus,
@@ -108,11 +110,16 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
     facts.attempted_at = Some(began);
     match answers.brokers {
         Ok(brokers) => {
-            if let Some(live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+            if let Some(mut live) = live.filter(|_| facts.shown_state().0 == JobState::Running) {
+                if let Some(status) = facts.status() {
+                    // That they do not move, or have no leader, is no news.
+                    Arc::make_mut(&mut live.partitions)
+                        .retain(|partition, _| !status.parked.contains_key(partition));
+                }
                 let sample = sample(&spec, &live, &brokers, now);
                 facts.window.add(sample);
             }
-            facts.note_topics(&brokers, now);
+            facts.doubt_topics(&brokers);
             facts.brokers.answered(brokers, now);
         }
         Err((status, why)) => facts.brokers.failed(status, why, asked_at),
@@ -156,9 +163,9 @@ impl Answers {
 
 async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition]) -> Answers {
     let deadline = Instant::now() + DEADLINE;
-    let topics = timeout_at(deadline, cluster.describe_topics(&spec.source.topics)).await;
-    let (topics, failure) = match flatten(topics) {
-        Ok(topics) => (topics, None),
+    let described = timeout_at(deadline, topics::describe(cluster, &spec.source)).await;
+    let (described, failure) = match flatten(described) {
+        Ok(described) => (described, None),
         // Who does not answer the first question is not asked more: those to a coordinator that is away cost a client.
         Err(silent @ (SourceStatus::Timeout | SourceStatus::Unreachable, _)) => {
             return Answers {
@@ -170,7 +177,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
         Err(failure) => (Vec::new(), Some(failure)),
     };
     let partitions: Vec<TopicPartition> = if failure.is_none() {
-        topics
+        described
             .iter()
             .flat_map(partitions_of)
             .map(|(p, _)| p)
@@ -191,7 +198,7 @@ async fn ask(cluster: &dyn KafkaCluster, spec: &JobSpec, known: &[TopicPartition
     );
     let brokers = bounds.map(|bounds| {
         let mut brokers = BTreeMap::new();
-        for topic in &topics {
+        for topic in &described {
             for (partition, leader) in partitions_of(topic) {
                 let broker = BrokerPartition {
                     leader,
@@ -252,10 +259,21 @@ fn sample(
     let isolation: Isolation = spec.source.isolation;
     let partitions = live.partitions.iter().map(|(partition, live)| {
         let bounds = brokers.get(partition).and_then(|broker| broker.bounds);
+        // What lies behind the end of a bounded run does not concern it, and one that has come to it needs no leader.
+        let has_ended = live.stop_offset.is_some() && live.position >= live.stop_offset;
+        let up_to = |end: Offset| live.stop_offset.map_or(end, |stop| end.min(stop));
         let sample = PartitionSample {
             position: live.position,
-            readable_end: bounds.map(|bounds| bounds.readable_end(isolation)),
-            latest: bounds.map(|bounds| bounds.latest),
+            readable_end: match bounds {
+                _ if has_ended => live.position,
+                Some(bounds) => Some(up_to(bounds.readable_end(isolation))),
+                None => None,
+            },
+            latest: match bounds {
+                _ if has_ended => live.position,
+                Some(bounds) => Some(up_to(bounds.latest)),
+                None => None,
+            },
         };
         (partition.clone(), sample)
     });
@@ -294,6 +312,7 @@ async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
 pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
     let asked_at = core.now();
     let answer = timeout(DEADLINE, core.store.latest_checkpoint(job.uid)).await;
+    refresh_bounded_run(core, job).await;
     let now = core.now();
     let mut facts = job.shared();
     match answer {
@@ -311,6 +330,18 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
             format!("no answer within {} s", DEADLINE.as_secs()),
             asked_at,
         ),
+    }
+}
+
+/// Reads where the job's bounded run ends. What was read last stays when the store does not answer: ends do not move.
+async fn refresh_bounded_run(core: &Core, job: &JobEntry) {
+    let is_bounded = job.shared().spec().source.stop_at.is_some();
+    if !is_bounded {
+        job.shared().bounded = None;
+        return;
+    }
+    if let Ok(Ok(run)) = timeout(DEADLINE, core.store.bounded_run(job.uid)).await {
+        job.shared().bounded = run;
     }
 }
 
@@ -366,7 +397,6 @@ async fn holds(core: &Core, job: &JobEntry, spec: &SinkSpec) -> Result<Option<Si
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::offset::Offset;
 
     #[test]
     fn a_missing_topic_has_no_partitions() {
@@ -374,6 +404,7 @@ mod tests {
             name: "gone".to_owned(),
             id: None,
             partitions: None,
+            internal: false,
         };
         assert_eq!(partitions_of(&gone).count(), 0);
         let there = TopicDescription {
@@ -393,6 +424,8 @@ mod tests {
                 crate::model::job_status::LivePartition {
                     subtask: 0,
                     position: Offset::new(4),
+                    stop_offset: None,
+                    reason: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

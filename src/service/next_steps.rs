@@ -12,11 +12,16 @@ use crate::model::{
     job_state::{DesiredState, JobState},
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
+    parked::ParkedPartition,
     resolver::Blocker,
+    restart::CrashLoop,
     start::{PendingStart, StartRequest},
     startup_mode::StartupMode,
-    views::{Commands, DivergenceCause, JobLag, NextStep},
+    views::{BoundedView, Commands, DivergenceCause, JobLag, NextStep},
 };
+
+/// Parked records for which the lines are shown; a page of the same lines helps nobody.
+const RECORDS_SHOWN: usize = 3;
 
 /// Writes curl lines that call this server.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +104,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) desired: DesiredState,
     pub(crate) health: &'a Health,
     pub(crate) failure: Option<&'a JobFailure>,
+    /// What the run does not read.
+    pub(crate) parked: &'a [ParkedPartition],
     pub(crate) lag: &'a JobLag,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
@@ -110,8 +117,12 @@ pub(crate) struct Situation<'a> {
     /// The last start, if it was refused.
     pub(crate) refused: Option<&'a RefusedStart>,
     pub(crate) restart_required: bool,
+    /// The crash loop that it is in.
+    pub(crate) crash_loop: Option<&'a CrashLoop>,
     /// The worst difference between group and checkpoint.
     pub(crate) divergence: Option<DivergenceCause>,
+    /// The bounded run.
+    pub(crate) bounded: Option<&'a BoundedView>,
 }
 
 /// How the job stands.
@@ -120,11 +131,16 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
     let reason = first.map_or("", |reason| reason.summary.as_str());
     match situation.state {
         JobState::Stopped => stopped(situation),
+        JobState::Finished => finished(situation),
         JobState::Starting => match first {
             None => "starting: the positions are being worked out".to_owned(),
             Some(reason) => format!("starting, and waits: {}", wait(reason)),
         },
         JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
+        JobState::BackingOff => match situation.crash_loop {
+            Some(crash_loop) => format!("backing off: {}", crash_loop.pause()),
+            None => "backing off after a crash".to_owned(),
+        },
         JobState::Failed => match situation.failure {
             Some(failure) => format!("failed and needs a decision: {}", failure.summary),
             None => "failed and needs a decision".to_owned(),
@@ -171,6 +187,22 @@ fn stopped(situation: &Situation<'_>) -> String {
     format!("stopped; {goes_on}{unread}{outside}{refused}")
 }
 
+fn finished(situation: &Situation<'_>) -> String {
+    let by = situation
+        .last_checkpoint
+        .map_or_else(String::new, |(id, _)| format!(" (checkpoint {id})"));
+    let goes_on = match situation.pending_start {
+        Some(pending) => format!("a start begins from {}, once", pending.from.name()),
+        None => "another run needs a start with from, or another stop_at".to_owned(),
+    };
+    let refused = situation.refused.map_or_else(String::new, |refused| {
+        let why = refused.blockers.first();
+        let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
+        format!("; the last start was refused{why}")
+    });
+    format!("finished: everything up to the stop offsets is read{by}; {goes_on}{refused}")
+}
+
 fn running(situation: &Situation<'_>, reason: &str) -> String {
     match situation.health.status {
         HealthStatus::Behind => format!("running, and falls behind: {reason}"),
@@ -182,6 +214,9 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {
             let lag = match situation.lag.position {
+                _ if situation.bounded.is_some() => situation
+                    .bounded
+                    .map_or_else(String::new, BoundedView::progress),
                 Some(0) => "everything readable is read".to_owned(),
                 Some(lag) => unread(lag),
                 None => "its lag is not known yet".to_owned(),
@@ -207,12 +242,14 @@ pub(crate) fn next(situation: &Situation<'_>) -> Vec<NextStep> {
     let mut steps = match situation.state {
         JobState::Failed => after_failure(situation),
         JobState::Stopped => before_start(situation),
+        JobState::Finished => after_the_end(situation),
         JobState::Starting => {
             let mut steps = what_is_away(situation);
             steps.push(step("to call the start off", situation.curl.stop()));
             steps
         }
         JobState::Stopping => Vec::new(),
+        JobState::BackingOff => after_crash(situation),
         JobState::Running => while_running(situation),
     };
     // What is away is the only thing that counts while something is away.
@@ -253,9 +290,60 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    vec![
+    let mut steps = vec![
         step("see where a start would begin", curl.get("/start-plan")),
         step("start it", curl.start(None)),
+    ];
+    let records = situation
+        .parked
+        .iter()
+        .filter_map(|parked| parked.record.as_ref());
+    steps.extend(
+        records
+            .take(RECORDS_SHOWN)
+            .flat_map(|record| past_record(curl, record)),
+    );
+    steps.extend(
+        situation
+            .pending_start
+            .map(|pending| call_off(curl, pending)),
+    );
+    steps
+}
+
+/// Drops exactly the start that is shown; another one that has replaced it since stays.
+fn call_off(curl: Curl<'_>, pending: &PendingStart) -> NextStep {
+    let path = format!("/startup-mode/next-start?id={}", pending.id);
+    step(
+        format!(
+            "call off the start from {} that was asked for ahead",
+            pending.from.name()
+        ),
+        curl.send("DELETE", &path, None),
+    )
+}
+
+/// A bounded run has ended: whoever wants another one says where it begins.
+fn after_the_end(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    if let Some(refused) = situation.refused {
+        return choices(curl, refused);
+    }
+    if situation.pending_start.is_some() {
+        return vec![
+            step("see where a start would begin", curl.get("/start-plan")),
+            step("start it", curl.start(None)),
+        ];
+    }
+    vec![
+        step(
+            "to go on behind the last run, up to new ends",
+            curl.start(Some(&json!({"from": "checkpoint"}))),
+        ),
+        step(
+            "to read all of it again, up to new ends",
+            curl.start(Some(&json!({"from": "earliest"}))),
+        ),
     ]
 }
 
@@ -301,6 +389,15 @@ fn meaning(code: Code, choice: &Value) -> String {
         return "begin those partitions where the checkpoint stands; what was written after it is written again"
             .to_owned();
     }
+    if code == Code::RunFinished {
+        let goes_on = choice.get("from").is_some_and(|from| from == "checkpoint");
+        return if goes_on {
+            "begin another run behind the last one, up to new ends"
+        } else {
+            "begin another run at the first records that the logs still hold, up to new ends"
+        }
+        .to_owned();
+    }
     let words = choice.as_object().into_iter().flatten().next();
     let (member, value) = words.map_or(("", ""), |(member, value)| {
         (member.as_str(), value.as_str().unwrap_or_default())
@@ -311,6 +408,21 @@ fn meaning(code: Code, choice: &Value) -> String {
         _ => "decide it",
     };
     format!("{what} ({member})")
+}
+
+fn after_crash(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    vec![
+        step(
+            "see how its last runs ended",
+            curl.get("/attempts?limit=10"),
+        ),
+        step(
+            "to start it now instead of after the pause",
+            curl.start(None),
+        ),
+        step("to call the restart off", curl.stop()),
+    ]
 }
 
 fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
@@ -327,27 +439,12 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
     )];
     let failure = situation.failure;
     if let Some(record) = record {
-        let place = format!(
-            "{}/{} at offset {}",
-            record.topic, record.partition, record.offset
-        );
-        steps[0] = step(
-            format!("look at the record: {place}"),
-            curl.get(&format!(
-                "/records?topic={}&partition={}&offset={}&as=text",
-                record.topic, record.partition, record.offset
-            )),
-        );
-        steps.push(step(
+        steps = past_record(curl, record);
+        let again = step(
             "once the cause is mended, try the same record again",
             curl.start(None),
-        ));
-        if let Some(body) = skip_of(record) {
-            steps.push(step(
-                format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
-                curl.send("POST", "/skip?wait=60s", Some(&body)),
-            ));
-        }
+        );
+        steps.insert(1, again);
         return steps;
     }
     if failure.is_some_and(|failure| failure.code == Code::OffsetOutOfRange) {
@@ -368,6 +465,72 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
         curl.start(None),
     ));
     steps
+}
+
+/// Ways on for parked partitions: for a few of those at a record each its own, for the others one for all of a kind.
+fn past_parked(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let records = situation
+        .parked
+        .iter()
+        .filter_map(|parked| parked.record.as_ref());
+    let mut steps = Vec::new();
+    for record in records.clone().take(RECORDS_SHOWN) {
+        steps.extend(past_record(curl, record));
+    }
+    if records.count() > RECORDS_SHOWN {
+        steps.push(step(
+            "see all partitions that are parked",
+            curl.get("/offsets?only=flagged"),
+        ));
+    }
+    if !steps.is_empty() {
+        steps.push(step(
+            "once the cause is mended, try the same records again",
+            curl.restart(None),
+        ));
+    }
+    let is_parked = |code| situation.parked.iter().any(|parked| parked.code == code);
+    for (code, member, words) in [
+        (Code::OffsetOutOfRange, "on_out_of_range", "out of range"),
+        (Code::TopicRecreated, "on_topic_recreated", "recreated"),
+    ] {
+        if !is_parked(code) {
+            continue;
+        }
+        for (value, place) in [
+            ("earliest", "at the first records that the logs still hold"),
+            ("latest", "at the ends of the logs"),
+        ] {
+            steps.push(step(
+                format!("begin the partitions that are {words} {place}; the others go on where they stand"),
+                curl.restart(Some(&json!({member: value}))),
+            ));
+        }
+    }
+    steps
+}
+
+/// A look at a record that cannot be processed, and the way past it.
+fn past_record(curl: Curl<'_>, record: &FailedRecord) -> Vec<NextStep> {
+    let place = format!(
+        "{}/{} at offset {}",
+        record.topic, record.partition, record.offset
+    );
+    let look = step(
+        format!("look at the record: {place}"),
+        curl.get(&format!(
+            "/records?topic={}&partition={}&offset={}&as=text",
+            record.topic, record.partition, record.offset
+        )),
+    );
+    let skip = skip_of(record).map(|body| {
+        step(
+            format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
+            curl.send("POST", "/skip?wait=60s", Some(&body)),
+        )
+    });
+    [Some(look), skip].into_iter().flatten().collect()
 }
 
 /// The skip of one record, if there is a position behind it.
@@ -407,12 +570,12 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
             "see which partitions lag",
             curl.get("/offsets?only=lagging"),
         )),
+        HealthStatus::Blocked => steps.extend(past_parked(situation)),
         HealthStatus::Held => steps.push(step(
             "see which partitions an open transaction holds back",
             curl.get("/offsets?only=flagged"),
         )),
         HealthStatus::Ok
-        | HealthStatus::Blocked
         | HealthStatus::Waiting
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {}
@@ -430,13 +593,16 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     }
     let restart = curl.restart(None);
     match situation.pending_start {
-        Some(pending) => steps.push(step(
-            format!(
-                "a start from {} was asked for ahead and counts from the next start on: restart it",
-                pending.from.name()
-            ),
-            restart,
-        )),
+        Some(pending) => {
+            steps.push(step(
+                format!(
+                    "a start from {} was asked for ahead and counts from the next start on: restart it",
+                    pending.from.name()
+                ),
+                restart,
+            ));
+            steps.push(call_off(curl, pending));
+        }
         None if situation.restart_required => steps.push(step(
             "parts of the spec count from the next start on: restart it",
             restart,
@@ -481,6 +647,12 @@ mod tests {
             phase: None,
             first_seen: DateTime::UNIX_EPOCH,
         }
+    }
+
+    fn parked(failure: JobFailure) -> &'static [ParkedPartition] {
+        let partition = crate::model::TopicPartition::new("orders", 3);
+        let parked = ParkedPartition::at(&partition, Offset::new(90_412), failure);
+        Vec::leak(vec![parked])
     }
 
     #[expect(clippy::too_many_lines, reason = "one table")]
@@ -549,6 +721,35 @@ mod tests {
                     &["/jobs/orders/offsets'"],
                 )
             },
+            Case {
+                reasons: &[Code::BlockedOnRecord],
+                ..case(
+                    "parked at a record",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = parked(failure(Code::BlockedOnRecord, true)),
+                    "running, but blocked: why",
+                    &[
+                        "/records?topic=orders&partition=3&offset=90412",
+                        r#"/skip?wait=60s' -d '{"topic":"orders","partition":3,"offset":90412}'"#,
+                        "/restart?wait=90s'",
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::OffsetOutOfRange],
+                ..case(
+                    "parked outside the log",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = parked(failure(Code::OffsetOutOfRange, false)),
+                    "running, but blocked: why",
+                    &[
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"earliest"}'"#,
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"latest"}'"#,
+                    ],
+                )
+            },
             case(
                 "held",
                 JobState::Running,
@@ -574,6 +775,17 @@ mod tests {
                 &["/restart?wait=90s'"],
             ),
             case(
+                "finished",
+                JobState::Finished,
+                HealthStatus::Ok,
+                |s| s.last_checkpoint = Some((CheckpointId(9), CheckpointKind::Stop)),
+                "finished: everything up to the stop offsets is read (checkpoint 9); another run needs a start with from, or another stop_at",
+                &[
+                    r#"-d '{"from":"checkpoint"}'"#,
+                    r#"-d '{"from":"earliest"}'"#,
+                ],
+            ),
+            case(
                 "shadowed",
                 JobState::Running,
                 HealthStatus::Ok,
@@ -594,6 +806,14 @@ mod tests {
                     &["/jobs/orders/offsets'", "/stop?wait=60s"],
                 )
             },
+            case(
+                "backing off",
+                JobState::BackingOff,
+                HealthStatus::Waiting,
+                |_| {},
+                "backing off: restart 2 begins at 1970-01-01T00:00:00Z after a crash: cannot decode orders/3@90412: no JSON; the first of these crashes was: cannot decode orders/3@90412: no JSON",
+                &["/attempts?limit=10'", "/start?wait=30s'", "/stop?wait=60s'"],
+            ),
             case(
                 "stopped",
                 JobState::Stopped,
@@ -680,6 +900,13 @@ mod tests {
             group: None,
             unknown_partitions: 0,
         };
+        let crash_loop = CrashLoop {
+            restarts: 2,
+            first_cause: failure(Code::Panicked, false),
+            last_cause: failure(Code::Panicked, false),
+            failures: Vec::new(),
+            next_attempt_at: Some(DateTime::UNIX_EPOCH),
+        };
         for case in cases() {
             let health = Health {
                 status: case.health,
@@ -698,6 +925,7 @@ mod tests {
                 desired: DesiredState::Stopped,
                 health: &health,
                 failure: case.failure.as_ref(),
+                parked: &[],
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
                 outside_log: 0,
@@ -706,7 +934,9 @@ mod tests {
                 pending_start: None,
                 refused: None,
                 restart_required: false,
+                crash_loop: Some(&crash_loop),
                 divergence: None,
+                bounded: None,
             };
             (case.change)(&mut situation);
             assert_eq!(summary(&situation), case.summary, "{}", case.name);
@@ -793,6 +1023,7 @@ mod tests {
             desired: DesiredState::Stopped,
             health: &health,
             failure: None,
+            parked: &[],
             lag: &JobLag::default(),
             last_checkpoint: None,
             outside_log: 0,
@@ -801,13 +1032,18 @@ mod tests {
             pending_start: Some(&pending),
             refused: None,
             restart_required: false,
+            crash_loop: None,
             divergence: None,
+            bounded: None,
         };
         assert_eq!(
             summary(&situation),
             "stopped; a start begins from latest, once"
         );
-        assert_eq!(next(&situation).len(), 2, "the mode needs no second line");
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 3, "the mode needs no line of its own");
+        let off = "curl -sS -X DELETE '/api/v1/jobs/orders/startup-mode/next-start?id=x'";
+        assert_eq!(steps[2].curl, off);
 
         let health = Health {
             status: HealthStatus::Ok,
@@ -820,7 +1056,8 @@ mod tests {
             "running; its lag is not known yet; its next start begins from latest, once"
         );
         let steps = next(&situation);
-        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert_eq!(steps.len(), 2, "{steps:?}");
         assert!(steps[0].curl.contains("/restart?wait=90s'"), "{steps:?}");
+        assert_eq!(steps[1].curl, off);
     }
 }

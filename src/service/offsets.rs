@@ -94,7 +94,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         }
         CheckpointSource::Unknown | CheckpointSource::Absent => false,
     };
-    let partitions = compare(&Comparison {
+    let mut partitions = compare(&Comparison {
         job: &job.name,
         install: install.as_deref(),
         spec: facts.spec(),
@@ -104,11 +104,13 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         live: live.as_ref().map(|(partitions, _)| &**partitions),
         checkpoint,
         sink: holds.filter(|holds| !is_other(holds)),
+        ends: facts.ends(),
         unread: facts.unread.of(&facts.spec().source),
         log_starts: Some(&facts.log_starts),
         checkpoint_every: checkpoint_every(&facts),
         now,
     });
+    facts.mark_parked(&mut partitions);
     let unanswered = brokers.map(|brokers| {
         brokers
             .values()
@@ -154,7 +156,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
 fn checkpoint_every(facts: &JobFacts) -> Option<Duration> {
     let timing = &facts.spec().checkpoint;
     match facts.shown_state().0 {
-        JobState::Stopped | JobState::Failed => None,
+        JobState::Stopped | JobState::BackingOff | JobState::Failed | JobState::Finished => None,
         JobState::Starting | JobState::Running | JobState::Stopping => {
             Some(timing.interval.0 + timing.min_pause.0)
         }

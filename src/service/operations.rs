@@ -146,10 +146,12 @@ impl Service {
             let facts = job.shared();
             (facts.shown_state().0, facts.row.desired_state)
         };
-        if state == JobState::Stopped && desired == DesiredState::Stopped {
+        if matches!(state, JobState::Stopped | JobState::Finished)
+            && desired == DesiredState::Stopped
+        {
             let outcome = OperationOutcome::Succeeded {
                 changed: false,
-                step: "the job was stopped already".to_owned(),
+                step: format!("the job was {} already", state.name()),
                 result: json!(self.report_of_stopped(&job).await?),
             };
             let created = core.store.insert_finished_operation(&new, &outcome).await?;
@@ -375,19 +377,24 @@ pub(super) fn accepted(
             operation,
             replayed: false,
         }),
-        CreateOperation::Busy(operation) => Err(ServiceError::new(
-            Code::OperationInProgress,
-            format!("operation {} of job {name} is under way", operation.id),
-        )
-        .job(name)
-        .operation(operation)
-        .retry_after(BUSY_RETRY)),
+        CreateOperation::Busy(operation) => Err(in_progress(name, operation)),
         CreateOperation::KeyReused => Err(ServiceError::new(
             Code::IdempotencyKeyReused,
             "the idempotency key was used for another body",
         )
         .job(name)),
     }
+}
+
+/// The refusal because of an operation that has not ended.
+pub(super) fn in_progress(name: &JobName, operation: Operation) -> ServiceError {
+    ServiceError::new(
+        Code::OperationInProgress,
+        format!("operation {} of job {name} is under way", operation.id),
+    )
+    .job(name)
+    .operation(operation)
+    .retry_after(BUSY_RETRY)
 }
 
 /// A hash that stays the same over versions of this program (FNV-1a, 64 bits): it tells bodies apart, nothing more.

@@ -1,6 +1,6 @@
 //! What callers may ask for: filters, pages, preconditions.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::model::{
     checkpoint::{CheckpointKind, CheckpointPhases, CheckpointStatus},
@@ -8,7 +8,8 @@ use crate::model::{
     health::HealthStatus,
     ids::{CheckpointId, JobName},
     job_state::JobState,
-    job_status::CommitCounters,
+    job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus},
+    limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
     topic::TopicPartition,
@@ -103,6 +104,15 @@ pub struct CheckpointQuery {
     pub kinds: Vec<CheckpointKind>,
     /// Whether to show the positions.
     pub with_offsets: bool,
+    /// How many at most.
+    pub limit: usize,
+    /// Where the page begins: a cursor of the page before.
+    pub after: Option<String>,
+}
+
+/// Which runs of a job to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AttemptQuery {
     /// How many at most.
     pub limit: usize,
     /// Where the page begins: a cursor of the page before.
@@ -267,6 +277,22 @@ pub struct JobMetrics {
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `None` when it does not run.
     pub redelivered: Option<u64>,
+    /// Partitions that the run does not read; `None` when it does not run.
+    pub parked_partitions: Option<usize>,
+    /// Records that were left out in this run; `None` when it does not run.
+    pub bad_records: Option<BadRecordCounters>,
+    /// Positions that were moved because the log did not hold them; `None` when it does not run.
+    pub positions_moved: Option<u64>,
+    /// How the run looks for new partitions; `None` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
+    /// Runs that crashed since this server started.
+    pub crashes: u64,
+    /// Restarts in the crash loop that the job is in; 0 outside of one.
+    pub restarts_in_loop: u32,
+    /// The limits of the run; `None` when it does not run.
+    pub limits: Option<LimitsSpec>,
+    /// How long the limits have held subtasks back in this run; `None` when it does not run.
+    pub throttled_for: Option<Duration>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.

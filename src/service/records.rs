@@ -36,7 +36,7 @@ impl Service {
         let job = core.job(name).await?;
         let source = job.row().spec.source;
         let topic = &*query.partition.topic;
-        if !source.topics.iter().any(|read| read == topic) {
+        if !source.selects(topic) {
             let detail = format!("job {name} does not read topic {topic}");
             return Err(ServiceError::new(Code::UnknownTopic, detail).job(name));
         }
@@ -78,6 +78,9 @@ fn unread(error: ConsumerError) -> ServiceError {
         ConsumerError::OutOfRange { .. } => {
             ServiceError::new(Code::OffsetOutOfRange, error.to_string())
                 .hint("GET /api/v1/jobs/{job}/offsets shows the ends of the log.")
+        }
+        ConsumerError::TopicUnknown { .. } | ConsumerError::TopicRecreated { .. } => {
+            ServiceError::new(Code::UnknownTopic, error.to_string())
         }
         ConsumerError::Kafka(error) => error.into(),
     }

@@ -20,7 +20,7 @@ use super::{
     startup_mode::refuse_future_start,
 };
 use crate::{
-    engine::{error::KafkaError, ports::KafkaCluster},
+    engine::{error::KafkaError, ports::KafkaCluster, topics},
     model::{
         code::Code,
         group_reset::{
@@ -238,7 +238,7 @@ async fn facts(
     instant: Option<i64>,
 ) -> std::result::Result<BrokerFacts, KafkaError> {
     let mut facts = BrokerFacts::default();
-    for topic in cluster.describe_topics(&source.topics).await? {
+    for topic in topics::describe(cluster, source).await? {
         if topic.partitions.is_none() {
             facts.missing_topics.push(topic.name.clone());
         }
@@ -281,21 +281,25 @@ pub(crate) fn refuse_unless_stopped(job: &JobEntry) -> Result<()> {
         (facts.shown_state().0, facts.row.desired_state)
     };
     let error = match (state, desired) {
-        (JobState::Stopped, DesiredState::Stopped) => return Ok(()),
+        (JobState::Stopped | JobState::Finished, DesiredState::Stopped) => return Ok(()),
         (JobState::Failed, _) => ServiceError::new(
             Code::JobNotStopped,
             format!("job {} has failed and was not stopped since", job.name),
         ),
-        (JobState::Stopped, DesiredState::Running) => ServiceError::new(
+        (JobState::Stopped | JobState::Finished, DesiredState::Running) => ServiceError::new(
             Code::JobRunning,
             format!("job {} is about to start", job.name),
         ),
-        (state @ (JobState::Starting | JobState::Running | JobState::Stopping), _) => {
-            ServiceError::new(
-                Code::JobRunning,
-                format!("job {} is {}", job.name, state.name()),
-            )
-        }
+        (
+            state @ (JobState::Starting
+            | JobState::Running
+            | JobState::Stopping
+            | JobState::BackingOff),
+            _,
+        ) => ServiceError::new(
+            Code::JobRunning,
+            format!("job {} is {}", job.name, state.name()),
+        ),
     };
     Err(error.job(&job.name))
 }
@@ -356,7 +360,7 @@ pub(crate) async fn refuse_members(core: &Core, row: &JobRow) -> Result<()> {
     let asked = async {
         // Any broker answers this. Only where one does is a coordinator asked: a question to one that is away can cost the
         // client, which then finds no broker any more.
-        cluster.describe_topics(&source.topics).await?;
+        topics::describe(&*cluster, source).await?;
         cluster.group_members(&source.group_id).await
     };
     let members = within(asked).await.map_err(|error| error.job(&row.name))?;

@@ -254,6 +254,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn an_estimate_rests_on_what_was_seen_or_is_none() {
         let stands = None;
         let every = |seconds| Some(Duration::from_secs(seconds));

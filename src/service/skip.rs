@@ -19,6 +19,7 @@ use crate::{
         code::Code,
         ids::JobName,
         job_state::DesiredState,
+        job_status::FailedRecord,
         offset::Offset,
         operation::OperationKind,
         resolver::ResolvedStart,
@@ -26,7 +27,7 @@ use crate::{
         start::StartRequest,
         views::SkipReport,
     },
-    store::OperationOutcome,
+    store::{JobRow, OperationOutcome},
 };
 
 /// How long a caller waits for what the brokers and the sink know.
@@ -108,26 +109,77 @@ pub(crate) fn passed_report(
     }
 }
 
-/// What a skip of a running job comes to: it is behind the record, or the skip is refused.
-pub(crate) fn judge_running(job: &JobEntry, request: &SkipRequest) -> Result<SkipReport> {
+/// The records at which a job that does not run may be stepped over.
+pub(crate) fn failed_at(row: &JobRow) -> Vec<&FailedRecord> {
+    let parked = row
+        .parked
+        .iter()
+        .filter_map(|parked| parked.record.as_ref());
+    row.failed_record.iter().chain(parked).collect()
+}
+
+/// What a skip of a running job comes to.
+pub(crate) enum LiveVerdict {
+    /// The partition is parked at the record.
+    Parked,
+    /// It is behind the record already.
+    Passed(SkipReport),
+}
+
+/// Looks whether a partition of a running job is parked at a record.
+///
+/// # Errors
+/// When it is not, and not behind it either.
+pub(crate) fn judge_live(job: &JobEntry, request: &SkipRequest) -> Result<LiveVerdict> {
     let (run, desired) = {
         let facts = job.shared();
         (facts.run.clone(), facts.row.desired_state)
     };
     let partition = request.topic_partition();
     let status = run.map(|run| run.status());
+    let parked = status
+        .as_ref()
+        .and_then(|status| status.parked.get(&partition));
+    if parked.is_some_and(|parked| parked.stands_at_record(request.offset)) {
+        return Ok(LiveVerdict::Parked);
+    }
     let live = status
         .as_ref()
         .and_then(|status| status.partitions.get(&partition));
     let stands_at = live.and_then(|live| live.position);
     if stands_at.is_some_and(|stands_at| stands_at > request.offset) {
-        return Ok(passed_report(request, stands_at, desired, false));
+        let report = passed_report(request, stands_at, desired, false);
+        return Ok(LiveVerdict::Passed(report));
     }
-    let why = match stands_at {
-        Some(stands_at) => format!("the job runs, and {partition} stands at {stands_at}"),
-        None => format!("the job runs, and {partition} has no position"),
+    let why = match (stands_at, parked) {
+        (Some(stands_at), Some(parked)) => {
+            format!("{partition} is parked at {stands_at}: {}", parked.detail)
+        }
+        (Some(stands_at), None) => {
+            format!("the job runs, and {partition} stands at {stands_at}")
+        }
+        (None, _) => format!("the job runs, and {partition} has no position"),
     };
     Err(not_blocked_there(&job.name, request, &why))
+}
+
+/// The report of a skip of a running job.
+pub(crate) fn live_skip_report(
+    job: &JobEntry,
+    request: &SkipRequest,
+    next: Offset,
+    dry_run: bool,
+) -> SkipReport {
+    let would = if dry_run { "would be" } else { "is" };
+    let desired = job.shared().row.desired_state;
+    SkipReport {
+        summary: format!(
+            "{}@{} {would} left out; the partition goes on behind it",
+            request.topic_partition(),
+            request.offset
+        ),
+        ..skip_report(request, next, desired, dry_run)
+    }
 }
 
 impl Service {
@@ -147,8 +199,9 @@ impl Service {
             request.reason.as_ref(),
             caller,
         );
-        if job.shared().run.is_some() {
-            let report = judge_running(&job, request)?;
+        if job.shared().run.is_some()
+            && let LiveVerdict::Passed(report) = judge_live(&job, request)?
+        {
             let outcome = OperationOutcome::Succeeded {
                 changed: false,
                 step: "the job stands behind it already".to_owned(),
@@ -173,7 +226,13 @@ impl Service {
         let job = core.job(name).await?;
         core.refresh(&job).await;
         if job.shared().run.is_some() {
-            let report = judge_running(&job, request)?;
+            let report = match judge_live(&job, request)? {
+                LiveVerdict::Passed(report) => report,
+                LiveVerdict::Parked => {
+                    let next = Offset::after(request.offset.get()).unwrap_or(request.offset);
+                    live_skip_report(&job, request, next, true)
+                }
+            };
             return Ok(SkipReport {
                 dry_run: true,
                 ..report
@@ -214,7 +273,7 @@ impl Service {
             return Err(super::job_task::start_blocked(&row, &resolved));
         }
         let stands_at = position_in(&resolved, request).map_err(|error| error.job(name))?;
-        match judge(request, stands_at, row.failed_record.as_ref()) {
+        match judge(request, stands_at, &failed_at(&row)) {
             SkipVerdict::Skip(next) => Ok(skip_report(request, next, row.desired_state, true)),
             SkipVerdict::Passed => {
                 let desired = row.desired_state;

@@ -8,15 +8,24 @@ use tokio::time::timeout;
 use super::{
     Service,
     core::JobEntry,
+    dead_letters,
     error::{Result, ServiceError},
     queries::{Caller, SpecPrecondition},
     startup_mode::{refuse_future_mode, stale_generation},
 };
 use crate::{
-    engine::{error::ErrorClass, ports::KafkaCluster},
+    engine::{JobHandle, error::ErrorClass, ports::KafkaCluster, topics},
     model::{
-        code::Code, field_error::FieldError, ids::JobName, job::JobSpec, operation::Operation,
-        resolver::Warning, sink_spec::SinkSpec, start::StartRequest, views::SpecApplied,
+        code::Code,
+        field_error::FieldError,
+        ids::JobName,
+        job::{JobSpec, NewPartitions},
+        operation::Operation,
+        resolver::Warning,
+        sink_spec::SinkSpec,
+        start::StartRequest,
+        startup_mode::StartupMode,
+        views::SpecApplied,
     },
     store::{self, JobRow, PutSpec},
 };
@@ -126,7 +135,7 @@ impl Service {
         };
         faults.extend(self.connection_faults(document));
         let known = self.known_spec(name).await;
-        let is_known = |spec: &JobSpec| known.is_some_and(|known| known.sink == spec.sink);
+        let is_known = |spec: &JobSpec| known.as_ref().is_some_and(|known| known.sink == spec.sink);
         // A document that is applied again as it is must not be refused for what became of the target meanwhile: the start
         // says that. Whoever tries it wants to know.
         let mut warnings = Vec::new();
@@ -135,6 +144,16 @@ impl Service {
             faults.extend(sink_faults);
             warnings = sink_warnings;
         }
+        let letters_known = known.as_ref().zip(spec.as_ref());
+        let letters_are_known =
+            letters_known.is_some_and(|(known, spec)| known.errors == spec.errors);
+        if let Some(spec) = spec.as_ref().filter(|_| dry_run || !letters_are_known) {
+            let (letter_faults, letter_warnings) =
+                dead_letters::look(&self.core, spec).await.of_spec();
+            faults.extend(letter_faults);
+            warnings.extend(letter_warnings);
+        }
+        warnings.extend(spec.as_ref().and_then(new_partition_warning));
         match spec {
             Some(spec) if faults.is_empty() => Ok((spec, warnings)),
             _ => Err(ServiceError::faults(faults, Code::InvalidSpec).job(name)),
@@ -362,19 +381,22 @@ fn group_taken(name: &JobName, spec: &JobSpec, other: &JobName) -> ServiceError 
     .job(name)
 }
 
-/// Labels and checkpoint timing count at once, everything else from the next start on.
+/// Checkpoint timing, limits and partition discovery count at once for the run. (Labels and the restart strategy are read from
+/// the spec itself, and everything else counts from the next start on.)
 async fn tell_the_run(job: &JobEntry, spec: &JobSpec) {
     let run = job.shared().run.clone();
     if let Some(run) = run {
         // A run that is too busy to listen takes it at its next start.
-        drop(
-            timeout(
-                TELL_DEADLINE,
-                run.set_checkpointing(spec.checkpoint.clone()),
-            )
-            .await,
-        );
+        drop(timeout(TELL_DEADLINE, apply_live(&run, spec)).await);
     }
+}
+
+/// Gives a run what counts at once of a spec.
+pub(crate) async fn apply_live(run: &JobHandle, spec: &JobSpec) {
+    run.set_checkpointing(spec.checkpoint.clone()).await;
+    run.set_limits(spec.limits).await;
+    run.set_discovery(spec.source.partition_discovery.clone())
+        .await;
 }
 
 fn applied(
@@ -403,13 +425,43 @@ fn applied(
     }
 }
 
+/// A pattern that matches nothing may be meant: its topics can come later.
+fn no_topics(spec: &JobSpec, is_empty: bool) -> Option<Warning> {
+    let pattern = spec.source.topic_pattern.as_ref().filter(|_| is_empty)?;
+    Some(Warning {
+        code: Code::NoTopics,
+        summary: format!("no topic matches {pattern} now; the job reads them when they appear"),
+    })
+}
+
+/// What passes over records by choice is said each time.
+fn new_partition_warning(spec: &JobSpec) -> Option<Warning> {
+    let by_mode = spec.source.partition_discovery.new_partitions == NewPartitions::StartupMode;
+    let passes_over = match spec.startup_mode {
+        StartupMode::Latest | StartupMode::Timestamp { .. } | StartupMode::GroupOffsets => true,
+        StartupMode::SpecificOffsets { .. } => true,
+        StartupMode::Earliest => false,
+    };
+    (by_mode && passes_over).then(|| Warning {
+        code: Code::NewPartitions,
+        summary: format!(
+            "partitions that appear while the job runs begin by the startup mode ({}): records that were written before they were found may be passed over",
+            spec.startup_mode.name()
+        ),
+    })
+}
+
 /// Asks whether the topics exist. A broker that does not answer is a warning, since the spec may be right all the same.
 async fn topic_warnings(
     cluster: &dyn KafkaCluster,
     spec: &JobSpec,
 ) -> std::result::Result<Vec<Warning>, Vec<FieldError>> {
     let topics = &spec.source.topics;
-    let why = match timeout(TOPICS_DEADLINE, cluster.describe_topics(topics)).await {
+    let asked = topics::describe(cluster, &spec.source);
+    let why = match timeout(TOPICS_DEADLINE, asked).await {
+        Ok(Ok(described)) if spec.source.topic_pattern.is_some() => {
+            return Ok(no_topics(spec, described.is_empty()).into_iter().collect());
+        }
         Ok(Ok(described)) => {
             let missing = |name: &String| {
                 described

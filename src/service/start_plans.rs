@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::{
     Service,
     core::Core,
+    dead_letters,
     error::{Result, ServiceError},
     monitor::partitions_of,
     next_steps::{Curl, RefusedStart, choices, with_decision},
@@ -19,20 +20,23 @@ use super::{
     startup_mode::{mode_effect, refuse_future_start},
 };
 use crate::{
-    engine::{error::KafkaError, ports::KafkaCluster},
+    engine::{
+        error::KafkaError,
+        ports::{KafkaCluster, TopicDescription},
+        topics,
+    },
     model::{
-        checkpoint::{
-            Checkpoint, CheckpointKind, CheckpointPhases, CheckpointPosition, CheckpointStatus,
-        },
+        checkpoint::{Checkpoint, CheckpointKind, CheckpointPhases, CheckpointStatus},
         code::Code,
         ids::{CheckpointId, JobName, LeaseEpoch},
-        job::JobSpec,
+        job::{JobSpec, SourceSpec},
         resolver::{
-            BrokerFacts, PartitionFacts, PlannedPartition, ProgressKnown, ResolvedStart,
-            RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs, StartPolicies,
-            Warning, needed_facts, resolve_positions,
+            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
+            ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
+            StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
         },
         start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
+        stop_at::{BoundedRun, StopAt},
         topic::TopicPartition,
         views::{NextStep, StartPlanView},
     },
@@ -87,6 +91,8 @@ impl Intent {
 pub(crate) struct StartState {
     pub(crate) newest: Option<RestorableState>,
     pub(crate) chosen: Option<RestorableState>,
+    /// The bounded run that a start may go on with.
+    pub(crate) run: Option<BoundedRun>,
 }
 
 impl StartState {
@@ -102,10 +108,15 @@ impl StartState {
             }
             None => None,
         };
+        let run = match &row.spec.source.stop_at {
+            Some(_) => core.store.bounded_run(row.uid).await?,
+            None => None,
+        };
         let StartFrom::Checkpoint { checkpoint } = from else {
             return Ok(Self {
                 newest,
                 chosen: None,
+                run,
             });
         };
         let chosen = match checkpoint {
@@ -130,7 +141,25 @@ impl StartState {
             }
             None => None,
         };
-        Ok(Self { newest, chosen })
+        Ok(Self {
+            newest,
+            chosen,
+            run,
+        })
+    }
+}
+
+impl StartState {
+    /// Topics that a pattern selects, that were read, and that do not exist now.
+    fn vanished(&self, source: &SourceSpec, described: &[TopicDescription]) -> Vec<String> {
+        let known = [&self.newest, &self.chosen].into_iter().flatten();
+        let topics: BTreeSet<&str> = known
+            .flat_map(|state| state.positions.keys())
+            .map(|partition| &*partition.topic)
+            .filter(|topic| source.selects(topic))
+            .filter(|topic| described.iter().all(|exists| exists.name != **topic))
+            .collect();
+        topics.into_iter().map(str::to_owned).collect()
     }
 }
 
@@ -154,9 +183,9 @@ pub(crate) async fn gather(
     now: DateTime<Utc>,
 ) -> std::result::Result<BrokerFacts, KafkaError> {
     let source = &question.spec.source;
-    let topics = cluster.describe_topics(&source.topics).await?;
+    let described = topics::describe(cluster, source).await?;
     let mut facts = BrokerFacts::default();
-    for topic in &topics {
+    for topic in &described {
         if topic.partitions.is_none() {
             facts.missing_topics.push(topic.name.clone());
         }
@@ -167,6 +196,9 @@ pub(crate) async fn gather(
             };
             facts.partitions.insert(partition, known);
         }
+    }
+    if source.topic_pattern.is_some() {
+        facts.missing_topics = question.state.vanished(source, &described);
     }
     let partitions: Vec<TopicPartition> = facts.partitions.keys().cloned().collect();
     if partitions.is_empty() {
@@ -202,7 +234,43 @@ pub(crate) async fn gather(
             }
         }
     }
+    facts.ends = gather_ends(cluster, question, &facts).await?;
     Ok(facts)
+}
+
+/// Asks for what the ends of a bounded run rest on. After the ends of the logs, for the same reason as above.
+async fn gather_ends(
+    cluster: &dyn KafkaCluster,
+    question: &StartQuestion<'_>,
+    facts: &BrokerFacts,
+) -> std::result::Result<EndFacts, KafkaError> {
+    let source = &question.spec.source;
+    let mut found = EndFacts::default();
+    let Some(ends) = question.ends() else {
+        return Ok(found);
+    };
+    let nothing = BrokerFacts::default();
+    let mut asked = ends.to_look_up(&question.inputs(&nothing), facts);
+    match ends.stop_at {
+        _ if asked.is_empty() => {}
+        StopAt::Latest | StopAt::SpecificOffsets { .. } => {}
+        StopAt::GroupOffsets => {
+            let committed = cluster.group_offsets(&source.group_id, &asked).await?;
+            let offsets = committed.into_iter().map(|(p, group)| (p, group.offset));
+            found.group = offsets.collect();
+        }
+        StopAt::Timestamp { timestamp } => {
+            let has_leader = |partition: &TopicPartition| {
+                let known = facts.partitions.get(partition);
+                known.is_some_and(|known| known.bounds.is_some())
+            };
+            asked.retain(has_leader);
+            found.at_timestamp = cluster
+                .offsets_for_timestamp(&asked, timestamp.timestamp_millis(), source.isolation)
+                .await?;
+        }
+    }
+    Ok(found)
 }
 
 /// What a start asks the resolver, before the brokers have answered.
@@ -239,9 +307,21 @@ impl<'a> StartQuestion<'a> {
         }
     }
 
+    /// Where the job ends, if it is bounded.
+    fn ends(&self) -> Option<EndInputs<'a>> {
+        Some(EndInputs {
+            stop_at: self.spec.source.stop_at.as_ref()?,
+            run: self.state.run.as_ref(),
+        })
+    }
+
     /// Lets the one resolver decide.
     pub(crate) fn resolve(&self, facts: &'a BrokerFacts) -> ResolvedStart {
-        let mut resolved = resolve_positions(&self.inputs(facts));
+        let inputs = self.inputs(facts);
+        let mut resolved = resolve_positions(&inputs);
+        if let Some(ends) = self.ends() {
+            resolve_ends(&mut resolved, &inputs, &ends);
+        }
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
             resolved.warnings.push(Warning {
@@ -388,17 +468,6 @@ pub(crate) fn start_checkpoint(
     sink_identity: String,
     now: DateTime<Utc>,
 ) -> Checkpoint {
-    let positions = resolved
-        .read_partitions()
-        .map(|planned| {
-            let position = CheckpointPosition {
-                next_offset: planned.start_at,
-                position_id: planned.position_id.unwrap_or(id),
-                topic_id: planned.topic_id.clone(),
-            };
-            (planned.topic_partition(), position)
-        })
-        .collect();
     Checkpoint {
         id,
         kind: CheckpointKind::Start,
@@ -408,7 +477,7 @@ pub(crate) fn start_checkpoint(
         phases: CheckpointPhases::default(),
         has_output: false,
         sink_identity,
-        positions,
+        positions: resolved.positions(id),
     }
 }
 
@@ -440,6 +509,8 @@ impl Service {
             mut resolved,
             ..
         } = decision;
+        let letters = dead_letters::look(core, &row.spec).await;
+        resolved.blockers.extend(letters.blocker());
         if let Some(members) = decision.group_members.filter(|members| *members > 0) {
             resolved.warnings.push(Warning {
                 code: Code::GroupInUse,
@@ -542,6 +613,7 @@ impl Service {
             valid_until: kept.then_some(plan.valid_until),
             startup_mode: mode_effect(row, has_state),
             next,
+            catch_up_ms: row.spec.limits.time_for(plan.resolved.totals.to_read),
             resolved: plan.resolved,
         }
     }
@@ -648,6 +720,7 @@ mod tests {
         BrokerFacts {
             partitions: partitions.collect(),
             missing_topics: Vec::new(),
+            ends: EndFacts::default(),
         }
     }
 
@@ -691,7 +764,10 @@ mod tests {
             lost: 0,
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
+            kept: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
+            stop_at: None,
+            stop_reason: None,
         };
         StoredPlan {
             id: PlanId::from_text("pl_x"),
@@ -706,7 +782,7 @@ mod tests {
                 set_aside: None,
                 summary: String::new(),
                 partitions: vec![
-                    planned("gone", 0, None, StartReason::NotSubscribedNow),
+                    planned("gone", 0, None, StartReason::Detached),
                     planned("orders", 0, Some(50), StartReason::Checkpoint),
                     planned("orders", 1, Some(0), StartReason::NewSinceCheckpoint),
                     // Had no leader when the plan was made.
@@ -717,6 +793,7 @@ mod tests {
                     identity: "orders-db".to_owned(),
                     progress: ProgressKnown::Known,
                 },
+                bounded: None,
                 blockers: Vec::new(),
                 warnings: Vec::new(),
             },

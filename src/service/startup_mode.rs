@@ -9,6 +9,7 @@ use super::{
     core::JobEntry,
     error::{Result, ServiceError},
     next_steps::Curl,
+    operations::in_progress,
     queries::Caller,
 };
 use crate::{
@@ -23,7 +24,7 @@ use crate::{
         startup_mode::StartupMode,
         views::{ModeEffect, StartupModeView},
     },
-    store::{JobRow, SetMode},
+    store::{CancelStart, JobRow, SetMode},
 };
 
 /// What a caller means by a new startup mode.
@@ -193,6 +194,32 @@ impl Service {
                 self.store_default(&job, outcome, if_match, caller).await
             }
         }
+    }
+
+    pub(super) async fn call_off_next_start(
+        &self,
+        name: &JobName,
+        only: Option<&str>,
+        caller: &Caller,
+    ) -> Result<StartupModeView> {
+        let job = self.core.job(name).await?;
+        let store = &self.core.store;
+        let reason = caller.reason.as_deref();
+        let outcome = store
+            .cancel_pending_start(job.uid, only, &caller.requested_by, reason)
+            .await?;
+        let discarded = match outcome {
+            CancelStart::Cancelled(pending) => Some(pending),
+            CancelStart::NotPending => None,
+            CancelStart::Busy(start) => {
+                return Err(in_progress(name, *start));
+            }
+        };
+        Ok(StartupModeView {
+            changed: Some(discarded.is_some()),
+            discarded,
+            ..self.show_startup_mode(name).await?
+        })
     }
 
     /// Keeps the mode as a one-shot start.
@@ -387,7 +414,7 @@ fn already_so(request: &ModeRequest, row: &JobRow, has_checkpoint: bool) -> bool
 fn runs(job: &JobEntry) -> bool {
     matches!(
         job.state(),
-        JobState::Running | JobState::Starting | JobState::Stopping
+        JobState::Running | JobState::Starting | JobState::Stopping | JobState::BackingOff
     )
 }
 
@@ -466,6 +493,8 @@ mod tests {
             state_since: DateTime::UNIX_EPOCH,
             failure: None,
             failed_record: None,
+            parked: Vec::new(),
+            crash_loop: None,
             pending_start: pending.map(|from| PendingStart {
                 id: "p".to_owned(),
                 from: serde_json::from_value(from.clone()).unwrap(),

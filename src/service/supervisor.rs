@@ -138,7 +138,7 @@ async fn read_jobs(core: &Core, recovered: bool) -> bool {
                 let is_free = row.owner.as_ref().is_none_or(|owner| !owner.live);
                 let resumes = is_free
                     && row.desired_state == DesiredState::Running
-                    && row.state != JobState::Failed;
+                    && !matches!(row.state, JobState::Failed | JobState::BackingOff);
                 let job = core.remember(row);
                 if !recovered && resumes {
                     job.shared().state = Some((JobState::Starting, core.now()));

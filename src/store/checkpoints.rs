@@ -11,7 +11,7 @@ use serde_json::json;
 use sqlx::{PgConnection, types::Json};
 
 use super::{
-    Result, Store,
+    Result, Store, attempts, bounded_runs,
     events::note,
     jobs::{has_state, instance_actor},
     operations::reach,
@@ -23,6 +23,7 @@ use crate::{
         ports::{CheckpointStore, JobLease},
     },
     model::{
+        attempt::AttemptKind,
         checkpoint::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
             CheckpointStatus, FailedCheckpoint, GroupCommit,
@@ -30,6 +31,8 @@ use crate::{
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job::{CommitToGroup, JobSpec},
         offset::Offset,
+        restart::CrashLoop,
+        stop_at::BoundedRun,
         topic::{TopicId, TopicPartition},
     },
 };
@@ -78,6 +81,12 @@ pub struct StartRecord {
     pub consumed_pending: Option<String>,
     /// Whether the start leaves the older checkpoints aside.
     pub set_aside: bool,
+    /// Where the partitions end, for a bounded job: replaces what was stored of an earlier run.
+    pub bounded: Option<BoundedRun>,
+    /// Why the run begins.
+    pub kind: AttemptKind,
+    /// What is known of the crash loop that the run belongs to.
+    pub crash_loop: Option<CrashLoop>,
     /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
     pub operation: Option<(OperationId, String)>,
 }
@@ -144,9 +153,19 @@ impl Store {
                         Inserted::Now => {}
                     }
                     begin_run(connection, &lease, &row, &record, had_state).await?;
+                    attempts::begin(connection, &lease, &owner, row.id, &record).await?;
+                    if record.kind.is_automatic() {
+                        mark_automatic(connection, &lease, &row).await?;
+                        if record.kind == AttemptKind::AfterCrash {
+                            replace_repeated_start(connection, &lease, &row).await?;
+                        }
+                        // A run may end before it comes to thin the history.
+                        delete_superfluous(connection, lease.job).await?;
+                    }
                     let details = json!({
                         "checkpoint": row.id, "epoch": lease.epoch, "generation": record.generation,
                         "consumed": &record.consumed_pending, "set_aside": record.set_aside,
+                        "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
                     let actor = instance_actor(&owner);
                     note(connection, Some(lease.job), "job-started", &actor, &details).await
@@ -260,10 +279,38 @@ impl CheckpointStore for Store {
         self.fenced(
             format!("store checkpoint {} of job {}", checkpoint.id, lease.job),
             &lease,
-            move |connection, _| {
+            move |connection, owner| {
                 Box::pin(async move {
-                    insert_completed(connection, &lease, &row).await?;
-                    Ok(())
+                    match insert_completed(connection, &lease, &row).await? {
+                        Inserted::Before => return Ok(()),
+                        Inserted::Now => {}
+                    }
+                    let Some(details) = row.decided() else {
+                        return Ok(());
+                    };
+                    let actor = instance_actor(&owner);
+                    let job = Some(lease.job);
+                    note(connection, job, "positions-decided", &actor, &details).await
+                })
+            },
+        )
+        .await
+    }
+
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
+    ) -> Result<()> {
+        let (lease, details) = (*lease, details.clone());
+        self.fenced(
+            format!("note the event {kind} of job {}", lease.job),
+            &lease,
+            move |connection, owner| {
+                Box::pin(async move {
+                    let actor = instance_actor(&owner);
+                    note(connection, Some(lease.job), kind, &actor, &details).await
                 })
             },
         )
@@ -410,6 +457,25 @@ impl NewCheckpoint {
     }
 }
 
+impl NewCheckpoint {
+    /// The positions that a checkpoint of kind `discovery` decided, for the history; none for one of another kind.
+    fn decided(&self) -> Option<serde_json::Value> {
+        if self.kind != CheckpointKind::Discovery {
+            return None;
+        }
+        let decided = (0..self.topics.len()).filter(|index| self.position_ids[*index] == self.id.0);
+        let partitions: Vec<serde_json::Value> = decided
+            .map(|index| {
+                json!({
+                    "topic": self.topics[index], "partition": self.partitions[index],
+                    "next_offset": self.next_offsets[index], "topic_id": self.topic_ids[index],
+                })
+            })
+            .collect();
+        Some(json!({"checkpoint": self.id, "epoch": self.epoch, "partitions": partitions}))
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) enum Inserted {
     Now,
@@ -531,10 +597,60 @@ async fn begin_run(
     )
     .execute(&mut *connection)
     .await?;
+    bounded_runs::replace(connection, lease.job, record.bounded.as_ref()).await?;
     match &record.operation {
         Some((id, step)) => reach(connection, id, step).await,
         None => Ok(()),
     }
+}
+
+async fn mark_automatic(
+    connection: &mut PgConnection,
+    lease: &JobLease,
+    row: &NewCheckpoint,
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE checkpoints SET automatic = true WHERE job_uid = $1 AND id = $2",
+        lease.job.0,
+        row.id.0,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// A crash loop must not fill the table. Its start takes the place of the one before it, if the server made that one by
+/// itself, too, and nothing has moved since: every partition has the same position, decided by the same checkpoint, and no
+/// checkpoint was stored in between. Nobody needs the older one: a `start` is referred to by its number only where it decided
+/// a position itself, and then its positions are not those of the checkpoint before.
+async fn replace_repeated_start(
+    connection: &mut PgConnection,
+    lease: &JobLease,
+    row: &NewCheckpoint,
+) -> Result<()> {
+    sqlx::query!(
+        "WITH old AS (
+             SELECT * FROM checkpoints WHERE job_uid = $1 AND id < $2 AND status = 'completed' ORDER BY id DESC LIMIT 1
+         ), positions AS (
+             SELECT checkpoint_id, topic, partition, topic_id, next_offset, position_id
+             FROM checkpoint_offsets WHERE job_uid = $1
+         )
+         DELETE FROM checkpoints c USING old
+         WHERE c.job_uid = $1 AND c.id = old.id AND old.kind = 'start' AND old.automatic AND NOT old.has_output
+           AND NOT old.superseded AND old.sink_identity = $3
+           AND NOT EXISTS (
+               SELECT topic, partition, topic_id, next_offset, position_id FROM positions WHERE checkpoint_id = old.id
+               EXCEPT SELECT topic, partition, topic_id, next_offset, position_id FROM positions WHERE checkpoint_id = $2)
+           AND NOT EXISTS (
+               SELECT topic, partition, topic_id, next_offset, position_id FROM positions WHERE checkpoint_id = $2
+               EXCEPT SELECT topic, partition, topic_id, next_offset, position_id FROM positions WHERE checkpoint_id = old.id)",
+        lease.job.0,
+        row.id.0,
+        row.sink_identity,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }
 
 async fn insert_failed(
@@ -582,7 +698,7 @@ async fn insert_failed(
 async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Result<()> {
     sqlx::query!(
         "WITH ranked AS (
-             SELECT id, status, kind, superseded, has_output,
+             SELECT id, status, kind, automatic, superseded, has_output,
                     statement_timestamp() - ended_at AS age,
                     row_number() OVER newest AS place,
                     row_number() OVER (PARTITION BY status, superseded ORDER BY id DESC) AS place_in_standing,
@@ -590,7 +706,7 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                     row_number() OVER (PARTITION BY status, date_trunc('minute', ended_at) ORDER BY id DESC) AS place_in_minute,
                     row_number() OVER (PARTITION BY status, date_trunc('hour', ended_at) ORDER BY id DESC) AS place_in_hour,
                     -- The one that came after it: `lag`, since the window counts backwards.
-                    lag(kind) OVER newest AS next_kind,
+                    lag(kind) OVER newest AS next_kind, lag(automatic) OVER newest AS next_automatic,
                     statement_timestamp() - lag(ended_at) OVER newest AS next_age,
                     max(id) OVER () AS largest_id
              FROM checkpoints WHERE job_uid = $1
@@ -605,15 +721,33 @@ async fn delete_superfluous(connection: &mut PgConnection, job: JobUid) -> Resul
                        OR (place_by_output = 1 AND has_output)
                        OR (place_in_minute = 1 AND age <= interval '1 hour')
                        OR (place_in_hour = 1 AND age <= interval '7 days')
-                       OR (kind IN ('start', 'stop', 'manual', 'skip') AND age <= interval '30 days')
+                       -- Nobody asked for an automatic start, and there may be many.
+                       OR (kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND NOT automatic AND age <= interval '30 days')
                        -- From there a start, a stop, a skip or a caller's checkpoint went on: the way back.
-                       OR (next_kind IN ('start', 'stop', 'manual', 'skip') AND next_age <= interval '30 days')
+                       OR (next_kind IN ('start', 'stop', 'manual', 'skip', 'reset') AND NOT next_automatic AND next_age <= interval '30 days')
                    ELSE place <= 50 AND age <= interval '7 days'
                    END
                 -- The next number is counted from it.
                 OR id = largest_id
          )
          DELETE FROM checkpoints WHERE job_uid = $1 AND id NOT IN (SELECT id FROM kept)",
+        job.0,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+/// Deletes all but the newest, and sets that one aside.
+pub(super) async fn delete_checkpoints(connection: &mut PgConnection, job: JobUid) -> Result<()> {
+    sqlx::query!(
+        "DELETE FROM checkpoints WHERE job_uid = $1 AND id < (SELECT max(id) FROM checkpoints WHERE job_uid = $1)",
+        job.0,
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "UPDATE checkpoints SET superseded = true WHERE job_uid = $1 AND status = 'completed'",
         job.0,
     )
     .execute(connection)
@@ -735,7 +869,7 @@ impl Positions {
     }
 }
 
-fn read_offset(number: i64) -> Result<Offset> {
+pub(super) fn read_offset(number: i64) -> Result<Offset> {
     Offset::new(number)
         .ok_or_else(|| StoreError::Refused(format!("the stored number {number} is no offset")))
 }

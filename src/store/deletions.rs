@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::PgConnection;
 
 use super::{
-    OperationOutcome, Result, Store,
+    OperationOutcome, Result, Store, bounded_runs,
     events::note,
     jobs::{instance_actor, lock, read_name},
     leases::{Release, hold_lease, release_lease},
@@ -191,9 +191,9 @@ async fn delete(
     };
     let row = lock(connection, job).await?;
     let at_rest = match row.state {
-        JobState::Stopped => row.desired_state == DesiredState::Stopped,
+        JobState::Stopped | JobState::Finished => row.desired_state == DesiredState::Stopped,
         JobState::Failed => true,
-        JobState::Starting | JobState::Running | JobState::Stopping => false,
+        JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff => false,
     };
     if !at_rest {
         return Err(StoreError::Refused(format!(
@@ -216,6 +216,7 @@ async fn delete(
         .execute(&mut *connection)
         .await?;
     if purge {
+        bounded_runs::forget(connection, job).await?;
         // Their positions go with them.
         sqlx::query!("DELETE FROM checkpoints WHERE job_uid = $1", job.0)
             .execute(&mut *connection)
@@ -246,6 +247,12 @@ pub(super) async fn prune_deleted_jobs(connection: &mut PgConnection) -> Result<
     sqlx::query!(
         "DELETE FROM checkpoints c USING jobs j
          WHERE j.uid = c.job_uid AND j.deleted_at < now() - interval '30 days'"
+    )
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query!(
+        "DELETE FROM attempts a USING jobs j
+         WHERE j.uid = a.job_uid AND j.deleted_at < now() - interval '30 days'"
     )
     .execute(&mut *connection)
     .await?;

@@ -7,9 +7,13 @@ use uuid::Uuid;
 
 use super::{
     OperationOutcome, Result, Store,
+    attempts::{close_lost, keep_loop},
+    bounded_runs,
+    checkpoints::delete_checkpoints,
     events::note,
     leases::{Release, release_lease},
-    operations::finish,
+    operations::{finish, open_start},
+    turns::Turnstile,
     words::{document, read_word, word},
 };
 use crate::{
@@ -19,6 +23,9 @@ use crate::{
         job::JobSpec,
         job_state::{DesiredState, JobState},
         job_status::{FailedRecord, JobFailure},
+        operation::Operation,
+        parked::ParkedPartition,
+        restart::CrashLoop,
         start::PendingStart,
         startup_mode::StartupMode,
     },
@@ -45,6 +52,10 @@ pub struct JobRow {
     pub failure: Option<JobFailure>,
     /// The record that it failed at last, kept over stops and starts: only this one may be stepped over.
     pub failed_record: Option<FailedRecord>,
+    /// Partitions that the last run did not read, with the reasons; kept over stops and starts.
+    pub parked: Vec<ParkedPartition>,
+    /// The crash loop that it is in, or that it gave up after.
+    pub crash_loop: Option<CrashLoop>,
     /// A start that was asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// The spec of the run; `None` unless a run has begun and not been settled.
@@ -55,6 +66,17 @@ pub struct JobRow {
     pub owner: Option<OwnerRow>,
     /// When it was first put.
     pub created_at: DateTime<Utc>,
+}
+
+impl JobRow {
+    /// When the next run begins, for a job that backs off after a crash.
+    #[must_use]
+    pub fn backs_off_until(&self) -> Option<DateTime<Utc>> {
+        self.crash_loop
+            .as_ref()
+            .filter(|_| self.state == JobState::BackingOff)?
+            .next_attempt_at
+    }
 }
 
 /// The spec under which a job runs.
@@ -129,6 +151,17 @@ pub enum SetMode {
     },
 }
 
+/// What became of calling off a start that was asked for ahead.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CancelStart {
+    /// This one is called off.
+    Cancelled(PendingStart),
+    /// There is none, or another one.
+    NotPending,
+    /// This start or restart is under way, and may use it.
+    Busy(Box<Operation>),
+}
+
 impl Store {
     /// The job of this name.
     ///
@@ -177,9 +210,13 @@ impl Store {
     ) -> Result<PutSpec> {
         let (name, spec, precondition, by) =
             (name.clone(), spec.clone(), *precondition, by.to_owned());
-        self.in_transaction(format!("put the spec of job {name}"), move |connection| {
-            Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
-        })
+        self.in_turn(
+            format!("put the spec of job {name}"),
+            Turnstile::Specs,
+            move |connection| {
+                Box::pin(async move { put(connection, &name, &spec, precondition, &by).await })
+            },
+        )
         .await
     }
 
@@ -195,8 +232,9 @@ impl Store {
         by: &str,
     ) -> Result<SetMode> {
         let (mode, by) = (mode.clone(), by.to_owned());
-        self.in_transaction(
+        self.in_turn(
             format!("set the startup mode of job {job}"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -230,8 +268,9 @@ impl Store {
         pending: &PendingStart,
     ) -> Result<Option<PendingStart>> {
         let pending = pending.clone();
-        self.in_transaction(
+        self.in_turn(
             format!("keep a start of job {job} for later"),
+            Turnstile::Job(job),
             move |connection| {
                 Box::pin(async move {
                     let row = lock(connection, job).await?;
@@ -260,6 +299,47 @@ impl Store {
         .await
     }
 
+    /// Calls off the start that was asked for ahead, whichever it is, or only the one of this id. Not while a start is under
+    /// way, which may have read it already.
+    ///
+    /// # Errors
+    /// `NoSuchJob`; see [`StoreError`].
+    pub async fn cancel_pending_start(
+        &self,
+        job: JobUid,
+        only: Option<&str>,
+        by: &str,
+        reason: Option<&str>,
+    ) -> Result<CancelStart> {
+        let (only, by) = (only.map(str::to_owned), by.to_owned());
+        let reason = reason.map(str::to_owned);
+        self.in_turn(
+            format!("call off the start of job {job} that was asked for ahead"),
+            Turnstile::Job(job),
+            move |connection| {
+                Box::pin(async move {
+                    let row = lock(connection, job).await?;
+                    let is_meant = |pending: &PendingStart| {
+                        only.as_ref().is_none_or(|only| *only == pending.id)
+                    };
+                    let Some(pending) = row.pending_start.filter(is_meant) else {
+                        return Ok(CancelStart::NotPending);
+                    };
+                    if let Some(start) = open_start(connection, job).await? {
+                        return Ok(CancelStart::Busy(Box::new(start)));
+                    }
+                    sqlx::query!("UPDATE jobs SET pending_start = NULL WHERE uid = $1", job.0,)
+                        .execute(&mut *connection)
+                        .await?;
+                    let details = json!({"cancelled": &pending, "reason": reason});
+                    note(connection, Some(job), "next-start-cancelled", &by, &details).await?;
+                    Ok(CancelStart::Cancelled(pending))
+                })
+            },
+        )
+        .await
+    }
+
     /// Says what the job does now. Fenced.
     ///
     /// # Errors
@@ -281,7 +361,24 @@ impl Store {
         .await
     }
 
-    /// Ends a run: state, desired state, lease and operation in one transaction. Fenced; repeating it after an unknown
+    /// Keeps which partitions a run does not read. Fenced.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn set_parked(&self, lease: &JobLease, parked: Vec<ParkedPartition>) -> Result<()> {
+        let job = lease.job;
+        self.fenced(
+            format!("store the parked partitions of job {job}"),
+            lease,
+            move |connection, _| {
+                Box::pin(async move { write_parked(connection, job, &parked).await })
+            },
+        )
+        .await
+    }
+
+    /// Ends a run: state, desired state, lease and operation in one transaction, and answers the state: a job that should be
+    /// stopped and was finished before stays finished. Fenced; repeating it after an unknown
     /// outcome succeeds. With `keep_desired` the job starts again when a server comes up. Of the failure of a job that is
     /// stopped all the same, only the record is kept.
     ///
@@ -294,23 +391,51 @@ impl Store {
         state: JobState,
         failure: Option<&JobFailure>,
         keep_desired: bool,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state,
             failure: failure.cloned(),
             desired: (!keep_desired).then_some(DesiredState::Stopped),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
-            event: if state == JobState::Failed {
-                "job-failed"
-            } else {
-                "job-stopped"
+            event: match state {
+                JobState::Failed => "job-failed",
+                JobState::Finished => "job-finished",
+                JobState::Stopped
+                | JobState::Starting
+                | JobState::Running
+                | JobState::Stopping
+                | JobState::BackingOff => "job-stopped",
             },
+            deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
     }
 
-    /// Ends a start that was refused: the job is stopped, wants what it wanted before, and its lease is released. Fenced;
-    /// repeating it after an unknown outcome succeeds.
+    /// Ends a run that somebody stopped, like [`settle_stopped`](Self::settle_stopped), and deletes its checkpoints: nothing is
+    /// left that a start would resume from. The newest one stays, set aside, because the numbers count on from it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn settle_canceled(
+        &self,
+        lease: &JobLease,
+        operation: (&OperationId, &OperationOutcome),
+        failure: Option<&JobFailure>,
+    ) -> Result<JobState> {
+        let (id, outcome) = operation;
+        let settlement = Settlement {
+            state: JobState::Stopped,
+            failure: failure.cloned(),
+            desired: Some(DesiredState::Stopped),
+            operation: Some((id.clone(), outcome.clone())),
+            event: "job-stopped",
+            deletes_checkpoints: true,
+        };
+        self.settle(lease, settlement).await
+    }
+
+    /// Ends a start that was refused: the job is stopped, or finished as before, wants what it wanted before, and its lease is
+    /// released. Fenced; repeating it after an unknown outcome succeeds.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -319,18 +444,19 @@ impl Store {
         lease: &JobLease,
         operation: Option<(&OperationId, &OperationOutcome)>,
         desired: DesiredState,
-    ) -> Result<()> {
+    ) -> Result<JobState> {
         let settlement = Settlement {
             state: JobState::Stopped,
             failure: None,
             desired: Some(desired),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
             event: "start-refused",
+            deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
     }
 
-    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<()> {
+    async fn settle(&self, lease: &JobLease, settlement: Settlement) -> Result<JobState> {
         let lease = *lease;
         self.in_transaction(format!("settle job {}", lease.job), move |connection| {
             Box::pin(async move { settle(connection, &lease, &settlement).await })
@@ -347,25 +473,32 @@ struct Settlement {
     desired: Option<DesiredState>,
     operation: Option<(OperationId, OperationOutcome)>,
     event: &'static str,
+    deletes_checkpoints: bool,
 }
 
 async fn settle(
     connection: &mut PgConnection,
     lease: &JobLease,
     settlement: &Settlement,
-) -> Result<()> {
+) -> Result<JobState> {
     let owner = match release_lease(connection, lease).await? {
-        Release::Already => return Ok(()),
+        Release::Already => return rests_as(connection, lease.job, settlement.state).await,
         Release::Released { owner } => owner,
     };
-    write_state(
-        connection,
-        lease.job,
-        settlement.state,
-        settlement.failure.as_ref(),
-    )
-    .await?;
+    let state = rests_as(connection, lease.job, settlement.state).await?;
+    write_state(connection, lease.job, state, settlement.failure.as_ref()).await?;
+    if state == JobState::Finished {
+        bounded_runs::finished(connection, lease.job).await?;
+    }
     forget_run(connection, lease.job).await?;
+    if settlement.deletes_checkpoints {
+        delete_checkpoints(connection, lease.job).await?;
+    }
+    // What is open still was not ended by whoever ran it.
+    close_lost(connection, lease.job).await?;
+    if settlement.desired == Some(DesiredState::Stopped) {
+        keep_loop(connection, lease.job, None).await?;
+    }
     let desired = settlement.desired.as_ref().map(word).transpose()?;
     sqlx::query!(
         "UPDATE jobs SET desired_state = coalesce($2, desired_state) WHERE uid = $1",
@@ -381,6 +514,7 @@ async fn settle(
         "epoch": lease.epoch,
         "operation": settlement.operation.as_ref().map(|(id, _)| id),
         "failure": &settlement.failure,
+        "checkpoints_deleted": settlement.deletes_checkpoints,
     });
     note(
         connection,
@@ -389,7 +523,16 @@ async fn settle(
         &instance_actor(&owner),
         &details,
     )
-    .await
+    .await?;
+    Ok(state)
+}
+
+/// A job that was finished is so again when a start was refused or called off: no run has replaced the one it finished.
+async fn rests_as(connection: &mut PgConnection, job: JobUid, state: JobState) -> Result<JobState> {
+    if state == JobState::Stopped && bounded_runs::is_finished(connection, job).await? {
+        return Ok(JobState::Finished);
+    }
+    Ok(state)
 }
 
 /// How a server stands in the history when it acts by itself.
@@ -413,6 +556,21 @@ pub(super) async fn write_state(
         state.name(),
         failure.map(document).transpose()?,
         record.map(document).transpose()?,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
+}
+
+async fn write_parked(
+    connection: &mut PgConnection,
+    job: JobUid,
+    parked: &[ParkedPartition],
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE jobs SET parked = $2::text::json WHERE uid = $1",
+        job.0,
+        document(parked)?,
     )
     .execute(connection)
     .await?;
@@ -596,7 +754,8 @@ async fn select(
     let rows = sqlx::query!(
         r#"SELECT j.uid, j.name, j.spec AS "spec: Json<JobSpec>", j.generation, j.desired_state, j.state, j.state_since,
                   j.failure AS "failure: Json<JobFailure>",
-                  j.failed_record AS "failed_record: Json<FailedRecord>", j.pending_start AS "pending_start: Json<PendingStart>",
+                  j.failed_record AS "failed_record: Json<FailedRecord>", j.crash_loop AS "crash_loop: Json<CrashLoop>",
+                  j.parked AS "parked: Json<Vec<ParkedPartition>>", j.pending_start AS "pending_start: Json<PendingStart>",
                   j.running_generation, j.running_spec AS "running_spec: Json<JobSpec>", j.startup_mode_shadowed, j.created_at,
                   l.owner_instance, l.epoch, coalesce(i.expires_at > clock_timestamp(), false) AS "live!"
            FROM jobs j JOIN job_leases l ON l.job_uid = j.uid LEFT JOIN instances i ON i.incarnation = l.owner
@@ -620,6 +779,8 @@ async fn select(
                 state_since: row.state_since,
                 failure: row.failure.map(|failure| failure.0),
                 failed_record: row.failed_record.map(|record| record.0),
+                parked: row.parked.0,
+                crash_loop: row.crash_loop.map(|crash_loop| crash_loop.0),
                 pending_start: row.pending_start.map(|pending| pending.0),
                 running: running.map(|(generation, spec)| RunningSpec {
                     generation,

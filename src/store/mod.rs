@@ -12,6 +12,8 @@
 //! Statements are checked at compile time against the migrations (`.sqlx/`). Times that decide anything come from the
 //! database's `clock_timestamp()`; times of checkpoints come with them, so that they agree with the server's logs.
 
+mod attempts;
+mod bounded_runs;
 mod checkpoints;
 mod deletions;
 mod errors;
@@ -24,22 +26,24 @@ mod plans;
 mod session;
 mod skips;
 mod transaction;
+mod turns;
 mod words;
 
 use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
+pub use attempts::AttemptEnd;
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
 pub use deletions::HistoryEntry;
-pub use jobs::{JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};
+pub use jobs::{CancelStart, JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};
 pub use leases::{ClaimInstance, Incarnation};
 pub use operations::{
     CreateOperation, IdempotencyKey, NewOperation, OperationFilter, OperationOutcome,
 };
 pub use plans::StoredPlan;
 
-use self::session::Sessions;
+use self::{session::Sessions, turns::Turns};
 use crate::{engine::error::StoreError, model::ids::InstallId};
 
 /// What every call of the store answers.
@@ -72,6 +76,8 @@ pub struct Store {
     renewals: Sessions,
     /// The tasks on which statements run.
     tasks: TaskTracker,
+    /// Who stands before a job's row without a connection.
+    turns: Turns,
     /// For migrations, whose connection has other limits.
     options: Arc<sqlx::postgres::PgConnectOptions>,
 }
@@ -94,6 +100,7 @@ impl Store {
             work: Sessions::new(&options, &session::WORK, config.max_connections),
             renewals: Sessions::new(&options, &session::RENEWALS, 1),
             tasks: TaskTracker::new(),
+            turns: Turns::default(),
             options: Arc::new(options),
         })
     }

@@ -12,6 +12,7 @@ use super::{
     errors::violates,
     events::note,
     jobs::{lock, read_name},
+    turns::Turnstile,
     words::{document, read_word, storable, word, words},
 };
 use crate::{
@@ -153,37 +154,42 @@ impl Store {
         desired: Option<DesiredState>,
     ) -> Result<CreateOperation> {
         let new = new.clone();
-        self.in_transaction(format!("store operation {}", new.id), move |connection| {
-            Box::pin(async move {
-                lock(connection, new.job).await?;
-                if let Some(known) = stored_before(connection, &new).await? {
-                    return Ok(known);
-                }
-                supersede(connection, &new).await?;
-                if let Some(other) = in_the_way(connection, &new).await? {
-                    return Ok(match new.kind {
-                        OperationKind::Checkpoint => CreateOperation::Joined(other),
-                        OperationKind::Start
-                        | OperationKind::Stop
-                        | OperationKind::ResetOffsets
-                        | OperationKind::Delete
-                        | OperationKind::Skip
-                        | OperationKind::Restart => CreateOperation::Busy(other),
-                    });
-                }
-                let operation = insert(connection, &new).await?;
-                if let Some(desired) = desired {
-                    sqlx::query!(
-                        "UPDATE jobs SET desired_state = $2 WHERE uid = $1",
-                        new.job.0,
-                        word(&desired)?,
-                    )
-                    .execute(connection)
-                    .await?;
-                }
-                Ok(CreateOperation::Created(operation))
-            })
-        })
+        let turnstile = Turnstile::Job(new.job);
+        self.in_turn(
+            format!("store operation {}", new.id),
+            turnstile,
+            move |connection| {
+                Box::pin(async move {
+                    lock(connection, new.job).await?;
+                    if let Some(known) = stored_before(connection, &new).await? {
+                        return Ok(known);
+                    }
+                    supersede(connection, &new).await?;
+                    if let Some(other) = in_the_way(connection, &new).await? {
+                        return Ok(match new.kind {
+                            OperationKind::Checkpoint => CreateOperation::Joined(other),
+                            OperationKind::Start
+                            | OperationKind::Stop
+                            | OperationKind::ResetOffsets
+                            | OperationKind::Delete
+                            | OperationKind::Skip
+                            | OperationKind::Restart => CreateOperation::Busy(other),
+                        });
+                    }
+                    let operation = insert(connection, &new).await?;
+                    if let Some(desired) = desired {
+                        sqlx::query!(
+                            "UPDATE jobs SET desired_state = $2 WHERE uid = $1",
+                            new.job.0,
+                            word(&desired)?,
+                        )
+                        .execute(connection)
+                        .await?;
+                    }
+                    Ok(CreateOperation::Created(operation))
+                })
+            },
+        )
         .await
     }
 
@@ -197,18 +203,23 @@ impl Store {
         outcome: &OperationOutcome,
     ) -> Result<CreateOperation> {
         let (new, outcome) = (new.clone(), outcome.clone());
-        self.in_transaction(format!("store operation {}", new.id), move |connection| {
-            Box::pin(async move {
-                lock(connection, new.job).await?;
-                if let Some(known) = stored_before(connection, &new).await? {
-                    return Ok(known);
-                }
-                // Not inserted as an open one and then finished: another one may be open.
-                insert_with(connection, &new, Some(&outcome)).await?;
-                let operation = existing(connection, &new.id).await?;
-                Ok(CreateOperation::Created(operation))
-            })
-        })
+        let turnstile = Turnstile::Job(new.job);
+        self.in_turn(
+            format!("store operation {}", new.id),
+            turnstile,
+            move |connection| {
+                Box::pin(async move {
+                    lock(connection, new.job).await?;
+                    if let Some(known) = stored_before(connection, &new).await? {
+                        return Ok(known);
+                    }
+                    // Not inserted as an open one and then finished: another one may be open.
+                    insert_with(connection, &new, Some(&outcome)).await?;
+                    let operation = existing(connection, &new.id).await?;
+                    Ok(CreateOperation::Created(operation))
+                })
+            },
+        )
         .await
     }
 
@@ -424,6 +435,24 @@ pub(super) async fn supersede_all_but(
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// The start or restart that has not ended, if there is one.
+pub(super) async fn open_start(
+    connection: &mut PgConnection,
+    job: JobUid,
+) -> Result<Option<Operation>> {
+    let query = Query {
+        job: Some(job),
+        kinds: words(&[OperationKind::Start, OperationKind::Restart])?,
+        statuses: words(&[OperationStatus::Queued, OperationStatus::Running])?,
+        limit: 1,
+        ..Query::default()
+    };
+    Ok(select(connection, &query)
+        .await?
+        .pop()
+        .map(|(operation, _)| operation))
 }
 
 /// The operation that stands against a new one. Checkpoints never stand against anything else; one that waits can be shared.

@@ -15,7 +15,13 @@ use super::{
 };
 use crate::{
     engine::ports::JobLease,
-    model::{checkpoint::Checkpoint, ids::OperationId, job_state::JobState, views::SkipReport},
+    model::{
+        checkpoint::Checkpoint,
+        ids::{JobUid, OperationId},
+        job_state::JobState,
+        skip::SkipRequest,
+        views::SkipReport,
+    },
     store::OperationOutcome,
 };
 
@@ -49,6 +55,7 @@ impl Store {
                     insert_completed(connection, &lease, row).await?;
                     write_state(connection, lease.job, JobState::Stopped, None).await?;
                     forget_run(connection, lease.job).await?;
+                    forget_parked(connection, lease.job, &report.skipped).await?;
                     let details = json!({"operation": &id, "epoch": lease.epoch, "skip": report});
                     let actor = instance_actor(&owner);
                     note(
@@ -63,6 +70,46 @@ impl Store {
                 finish(connection, &id, &outcome).await
             })
         })
+        .await
+    }
+
+    /// Ends a skip that a run has carried out: its checkpoint is stored, the lease stays with the run. Repeating it after an
+    /// unknown outcome succeeds.
+    ///
+    /// # Errors
+    /// See [`StoreError`](crate::engine::error::StoreError).
+    pub async fn end_live_skip(
+        &self,
+        lease: &JobLease,
+        operation: &OperationId,
+        outcome: &OperationOutcome,
+        report: &SkipReport,
+    ) -> Result<()> {
+        let (lease, id, outcome, report) =
+            (*lease, operation.clone(), outcome.clone(), report.clone());
+        self.fenced(
+            format!("end the skip {id}"),
+            &lease,
+            move |connection, owner| {
+                Box::pin(async move {
+                    // The job's row before the operation's, like everybody else.
+                    lock(connection, lease.job).await?;
+                    if !is_open(connection, &id).await? {
+                        return Ok(());
+                    }
+                    let details = json!({"operation": &id, "epoch": lease.epoch, "skip": report});
+                    note(
+                        connection,
+                        Some(lease.job),
+                        "record-skipped",
+                        &instance_actor(&owner),
+                        &details,
+                    )
+                    .await?;
+                    finish(connection, &id, &outcome).await
+                })
+            },
+        )
         .await
     }
 
@@ -82,4 +129,24 @@ impl Store {
         })
         .await
     }
+}
+
+/// The partition of a record that was stepped over is parked no longer.
+async fn forget_parked(
+    connection: &mut PgConnection,
+    job: JobUid,
+    skipped: &SkipRequest,
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE jobs SET parked = coalesce(
+             (SELECT json_agg(p) FROM json_array_elements(parked) p
+              WHERE NOT (p ->> 'topic' = $2 AND (p ->> 'partition')::int = $3)), '[]')
+         WHERE uid = $1",
+        job.0,
+        skipped.topic,
+        skipped.partition,
+    )
+    .execute(connection)
+    .await?;
+    Ok(())
 }

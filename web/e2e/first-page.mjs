@@ -203,6 +203,17 @@ try {
     return `${table.length} rulers`;
   });
 
+  await check('the attempts are those of the API', () =>
+    eventually(async () => {
+      const before = await api(`/jobs/${encodeURIComponent(job)}/attempts`);
+      const rows = await page.locator('.attempts tbody tr').evaluateAll((all) =>
+        all.map((one) => [...one.querySelectorAll('[data-field]')].map((cell) => cell.textContent)),
+      );
+      const wanted = before.items.map(({ attempt, kind, outcome }) => [String(attempt), kind.replaceAll('-', ' '), (outcome ?? '').replaceAll('-', ' ')]);
+      if (JSON.stringify(rows) !== JSON.stringify(wanted)) return { complaint: `page has ${JSON.stringify(rows)}, API ${JSON.stringify(wanted)}` };
+      return { note: `${rows.length} attempts` };
+    }));
+
   await check('summary and next steps are those of the API', () =>
     eventually(async () => {
       const before = await api(`/jobs/${encodeURIComponent(job)}`);
@@ -214,6 +225,21 @@ try {
       const wanted = (after.next ?? []).map((step) => step.curl);
       if (JSON.stringify(wanted) !== JSON.stringify(curls)) return { complaint: `page has ${curls.length} commands, API ${wanted.length}` };
       return { note: `${curls.length} commands` };
+    }));
+
+  await check('parked partitions are those of the API', () =>
+    eventually(async () => {
+      const wanted = (await api(`/jobs/${encodeURIComponent(job)}`)).parked;
+      const shown = await page.locator('[data-parked]').evaluateAll((items) =>
+        items.map((item) => ({ at: item.dataset.parked, text: item.textContent })));
+      if (wanted.length === 0) return { complaint: 'the job has none' };
+      if (shown.length !== wanted.length) return { complaint: `page has ${shown.length}, API ${wanted.length}` };
+      for (const [index, { topic, partition, offset, code, detail }] of wanted.entries()) {
+        const { at, text } = shown[index];
+        const says = at === `${topic}/${partition}` && [String(offset), code, detail].every((part) => text.includes(part));
+        if (!says) return { complaint: `${at} says ${text}` };
+      }
+      return { note: `${shown.length} parked` };
     }));
 
   for (const scheme of ['light', 'dark']) {

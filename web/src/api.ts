@@ -70,6 +70,17 @@ export interface StartupMode {
   timestamp?: string | null;
 }
 
+/** A bounded run and how far it has come. */
+export interface Bounded {
+  stop_at: { mode: string; timestamp?: string | null };
+  begun_by?: number | null;
+  finished_at?: string | null;
+  partitions: number;
+  ended_partitions: number;
+  remaining: number | null;
+  waits_for_log?: { topic: string; partition: number }[];
+}
+
 export interface FailedRecord {
   topic: string;
   partition: number;
@@ -82,6 +93,41 @@ export interface Failure {
   record?: FailedRecord | null;
 }
 
+/** Crashes that follow each other: which restart it is, when the next one comes, and what the first and newest ended with. */
+export interface CrashLoop {
+  restart: number;
+  of?: number | null;
+  next_attempt_at?: string | null;
+  first_cause?: Failure | null;
+  last_cause?: Failure | null;
+}
+
+/** How fast a job may go; `null` where there is no limit. */
+export interface Limits {
+  records_per_s?: number | null;
+  bytes_per_s?: number | null;
+  throttled?: boolean | null;
+}
+
+/** One run of a job; `ended_at` and `outcome` are `null` while it runs. */
+export interface Attempt {
+  attempt: number;
+  kind: string;
+  started_at: string;
+  ended_at: string | null;
+  outcome: string | null;
+  cause?: Failure | null;
+  first_of_loop?: boolean;
+  records?: number | null;
+  instance?: string;
+  epoch?: number | null;
+}
+
+export interface AttemptPage {
+  items: Attempt[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -92,7 +138,35 @@ export interface JobView extends JobItem {
   pending_fields?: string[];
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
+  parked?: Parked[];
+  bad_records?: { skipped: number; dead_lettered: number } | null;
+  positions_moved?: number | null;
+  discovery?: Discovery | null;
+  crash_loop?: CrashLoop | null;
+  limits?: Limits | null;
   warnings?: Reason[];
+  bounded?: Bounded | null;
+}
+
+/** A partition that is not read, where it stands and why. */
+export interface Parked {
+  topic: string;
+  partition: number;
+  offset?: number | null;
+  code: string;
+  phase?: string | null;
+  detail?: string;
+  lost?: { side: string; from: number; to: number; offsets: number } | null;
+  since?: string;
+}
+
+/** How a running job looks for new partitions. */
+export interface Discovery {
+  looked_at?: string | null;
+  topics?: number | null;
+  discovered: number;
+  failures: number;
+  last_error?: string | null;
 }
 
 /** Where a group of numbers came from: `status`, how old it is, and why it is missing. */
@@ -122,7 +196,10 @@ export interface PartitionOffsets {
   last_stable: number | null;
   latest: number | null;
   readable_end: number | null;
+  stop_offset?: number | null;
   position: number | null;
+  start_reason?: string | null;
+  position_id?: number | null;
   checkpointed: number | null;
   group_committed: number | null;
   lag: { position: number | null; checkpoint: number | null; group: number | null };
@@ -187,6 +264,7 @@ const MAX_PAGES = 40;
 export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
+  attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

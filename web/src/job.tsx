@@ -2,8 +2,9 @@
 
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
-import { get, paths, type JobView, type OffsetsView, type Reason, type StartupMode } from './api';
-import { utc } from './format';
+import { Attempts } from './attempts';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode } from './api';
+import { count, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
@@ -14,6 +15,7 @@ import { usePoll } from './use-poll';
 export function JobPage({ job }: { job: string }) {
   const view = usePoll(`job ${job}`, (signal) => get<JobView>(paths.job(job), signal));
   const offsets = usePoll(`offsets ${job}`, (signal) => get<OffsetsView>(paths.offsets(job), signal));
+  const attempts = usePoll(`attempts ${job}`, (signal) => get<AttemptPage>(paths.attempts(job), signal));
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     if (hasMoved()) heading.current?.focus({ preventScroll: true });
@@ -40,10 +42,12 @@ export function JobPage({ job }: { job: string }) {
       {!gone && offsets.body === null && offsets.fault !== null && (
         <Trouble fault={offsets.fault} path={paths.offsets(job)} />
       )}
+      {!gone && attempts.body !== null && <Attempts page={attempts.body} />}
       {!gone && (
         <div class="curls">
           <AsCurl path={paths.job(job)} what="This job" />
           <AsCurl path={paths.offsets(job)} what="Its offsets" />
+          <AsCurl path={paths.attempts(job)} what="Its attempts" />
         </div>
       )}
     </Frame>
@@ -58,6 +62,7 @@ function Job({ view, at }: { view: JobView; at: number | null }) {
         <Reasons view={view} />
         <Next steps={view.next} />
       </section>
+      <ParkedPartitions parked={view.parked ?? []} />
       <Facts view={view} at={at} />
     </div>
   );
@@ -99,6 +104,31 @@ function ReasonLine({ reason, bad }: { reason: Reason; bad: boolean }) {
   );
 }
 
+function ParkedPartitions({ parked }: { parked: Parked[] }) {
+  if (parked.length === 0) return null;
+  return (
+    <section class="panel" aria-label="Parked partitions">
+      <h2>parked partitions ({parked.length})</h2>
+      <ul class="reasons">
+        {parked.map((at) => (
+          <li key={`${at.topic}/${at.partition}`} data-parked={`${at.topic}/${at.partition}`}>
+            <Word tone="bad"><a href={`/problems/${at.code}`}><code>{at.code}</code></a></Word>
+            <span>
+              topic {at.topic}, partition {at.partition}, offset <Num value={at.offset ?? null} />
+              {(at.phase ?? '') !== '' && <>, phase {at.phase}</>}
+              {at.since !== undefined && <span class="muted">, since {utc(at.since) ?? at.since}</span>}
+              <div>{at.detail ?? ''}</div>
+              {at.lost !== null && at.lost !== undefined && at.lost.offsets > 0 && (
+                <div>lost: offsets <Num value={at.lost.from} /> to <Num value={at.lost.to} /> (<Num value={at.lost.offsets} />)</div>
+              )}
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
 function Facts({ view, at }: { view: JobView; at: number | null }) {
   const lag = view.lag ?? null;
   const unknown = lag?.unknown_partitions;
@@ -132,11 +162,27 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
         {view.startup_mode !== null && view.startup_mode !== undefined && (
           <Fact name="startup mode"><Startup mode={view.startup_mode} /></Fact>
         )}
+        {view.bounded !== null && view.bounded !== undefined && (
+          <Fact name="bounded"><BoundedRun run={view.bounded} /></Fact>
+        )}
+        {view.discovery !== null && view.discovery !== undefined && (
+          <Fact name="partition discovery"><Looks discovery={view.discovery} /></Fact>
+        )}
         {unknown !== undefined && (
           <Fact name="unknown partitions">{unknown > 0 ? <Word tone="warn">{unknown}, not in the lags</Word> : '0'}</Fact>
         )}
+        {view.bad_records !== null && view.bad_records !== undefined && view.bad_records.skipped + view.bad_records.dead_lettered > 0 && (
+          <Fact name="bad records">
+            <Word tone="warn">skipped {view.bad_records.skipped}, dead lettered {view.bad_records.dead_lettered}</Word>
+          </Fact>
+        )}
+        {(view.positions_moved ?? 0) > 0 && <Fact name="positions moved"><Word tone="warn">{view.positions_moved}</Word></Fact>}
         {view.since !== null && view.since !== undefined && <Fact name={`${view.state} since`}>{utc(view.since) ?? view.since}</Fact>}
         {view.desired_state !== undefined && view.desired_state !== view.state && <Fact name="desired state">{view.desired_state}</Fact>}
+        {view.crash_loop !== null && view.crash_loop !== undefined && (
+          <Fact name="crash loop"><Crashes crashes={view.crash_loop} /></Fact>
+        )}
+        {view.limits !== null && view.limits !== undefined && <Held limits={view.limits} />}
         {view.restart_required === true && (
           <Fact name="restart required">
             <Word tone="warn">{pending.length === 0 ? 'the spec has changed' : pending.join(', ')}</Word>
@@ -147,12 +193,65 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
   );
 }
 
+function Looks({ discovery }: { discovery: Discovery }) {
+  const seen = discovery.topics ?? null;
+  return (
+    <>
+      {discovery.failures > 0
+        ? <Word tone="warn">{count(discovery.failures, 'look')} failed</Word>
+        : <span>{seen === null ? 'no look yet' : count(seen, 'topic')}</span>}
+      {discovery.discovered > 0 && <span> · {count(discovery.discovered, 'partition')} found since the start</span>}
+      {(discovery.last_error ?? '') !== '' && <div>{discovery.last_error}</div>}
+      {(discovery.looked_at ?? '') !== '' && <div class="muted">last look {utc(discovery.looked_at) ?? discovery.looked_at}</div>}
+    </>
+  );
+}
+
+function Crashes({ crashes }: { crashes: CrashLoop }) {
+  const next = utc(crashes.next_attempt_at);
+  return (
+    <>
+      <Word tone="warn">restart {crashes.restart}{(crashes.of ?? null) !== null && <> of {crashes.of}</>}</Word>
+      {next !== null && <div>next attempt at <span class="whole">{next}</span></div>}
+      <div class="muted">first cause: {crashes.first_cause?.summary ?? 'unknown'}</div>
+      {crashes.restart > 1 && <div class="muted">last cause: {crashes.last_cause?.summary ?? 'unknown'}</div>}
+    </>
+  );
+}
+
+function Held({ limits }: { limits: Limits }) {
+  const records = limits.records_per_s ?? null;
+  const bytes = limits.bytes_per_s ?? null;
+  if (records === null && bytes === null) return null;
+  return (
+    <Fact name="limits">
+      {records !== null && <div><Num value={records} /> records/s</div>}
+      {bytes !== null && <div><Num value={bytes} /> bytes/s</div>}
+      {limits.throttled === true && <Word tone="warn">throttled</Word>}
+    </Fact>
+  );
+}
+
 function Lag({ name, children }: { name: string; children: ComponentChildren }) {
   return <div><div class="name">{name}</div><div class="value">{children}</div></div>;
 }
 
 function Fact({ name, children }: { name: string; children: ComponentChildren }) {
   return <div><dt>{name}</dt><dd>{children}</dd></div>;
+}
+
+function BoundedRun({ run }: { run: Bounded }) {
+  const at = utc(run.stop_at.timestamp);
+  const waits = run.waits_for_log ?? [];
+  return (
+    <>
+      stop at {run.stop_at.mode} {at !== null && <span class="whole">{at}</span>}
+      <div data-field="bounded.ended_partitions">{run.ended_partitions} of {count(run.partitions, 'partition')} ended</div>
+      <div class="muted">remaining <span data-field="bounded.remaining"><Num value={run.remaining} /></span></div>
+      {run.finished_at !== null && run.finished_at !== undefined && <div class="muted">finished at {utc(run.finished_at) ?? run.finished_at}</div>}
+      {waits.length > 0 && <Word tone="warn">waits for log: {waits.map((one) => `${one.topic}/${one.partition}`).join(', ')}</Word>}
+    </>
+  );
 }
 
 function Startup({ mode }: { mode: StartupMode }) {

@@ -113,7 +113,12 @@ function Row({ row, decades, rulers }: { row: PartitionOffsets; decades: number;
         </td>
         <Cell field="group_committed" value={row.group_committed} />
         <Cell field="checkpointed" value={row.checkpointed} />
-        <Cell field="position" value={row.position} />
+        <td role="cell" class="r" data-label="position" data-field="position">
+          <Num value={row.position} />
+          {row.stop_offset !== null && row.stop_offset !== undefined && (
+            <div class="muted">stop offset <span data-field="stop_offset"><Num value={row.stop_offset} /></span></div>
+          )}
+        </td>
         <Cell field="last_stable" value={row.last_stable} />
         <Cell field="latest" value={row.latest} />
         <Cell field="lag.position" value={row.lag.position} name="position lag" sep />
@@ -122,6 +127,9 @@ function Row({ row, decades, rulers }: { row: PartitionOffsets; decades: number;
         <td role="cell" class="r sep" data-label="group behind checkpoint"><Divergence row={row} /></td>
         <td role="cell" class="flags" data-label="flags">
           {flags.length === 0 ? <span class="muted">none</span> : flags.map((flag) => <Word key={flag} tone={toneOfFlag(flag)}>{label(flag)}</Word>)}
+          {(row.start_reason ?? '') !== '' && (
+            <div class="muted leader" data-field="start_reason" title={row.position_id ? `decided by checkpoint ${row.position_id}` : ''}>began: {label(row.start_reason ?? '')}</div>
+          )}
         </td>
       </tr>
       {rulers && (

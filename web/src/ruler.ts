@@ -9,7 +9,7 @@ import { duration, plain } from './format';
 
 export type Offsets = Pick<
   PartitionOffsets,
-  'earliest' | 'group_committed' | 'checkpointed' | 'position' | 'readable_end' | 'latest'
+  'earliest' | 'group_committed' | 'checkpointed' | 'position' | 'readable_end' | 'latest' | 'stop_offset'
 >;
 
 /** A stretch of the axis from `from` to `to`, both 0 to 1. */
@@ -88,7 +88,8 @@ export function rulerOf(offsets: Offsets, decades: number): Ruler | null {
     readableEnd,
     kept: earliest === null ? null : { from: earliest, to: 1 },
     replay: span(checkpoint, position),
-    unread: span(readFrom, readableEnd),
+    // What lies behind the end of a bounded run is not unread.
+    unread: span(readFrom, readableEnd === null ? null : Math.min(readableEnd, at(offsets.stop_offset ?? null) ?? 1)),
     held: span(readableEnd, 1),
     gone: isGone ? span(checkpoint, earliest) : null,
   };

@@ -9,6 +9,7 @@ const STATES: Record<string, Tone> = {
   'backing-off': 'warn',
   failed: 'bad',
   stopped: 'off',
+  finished: 'ok',
 };
 
 const HEALTH: Record<string, Tone> = {
@@ -31,6 +32,11 @@ const OUTCOMES: Record<string, Tone> = {
   absent: 'off',
   off: 'off',
   skipped: 'off',
+  stopped: 'off',
+  'server-stopped': 'off',
+  outage: 'warn',
+  'owner-lost': 'warn',
+  crashed: 'bad',
   none: 'off',
   timeout: 'warn',
   stale: 'warn',
@@ -48,7 +54,7 @@ export const toneOfHealth = (status: string): Tone => of(HEALTH, status);
 export const toneOfOutcome = (status: string): Tone => of(OUTCOMES, status);
 
 /** Flags and causes that mean something may be lost or repeated by surprise. */
-const GRAVE = new Set(['below-earliest', 'beyond-latest', 'topic-recreated', 'no-leader', 'retention-risk']);
+const GRAVE = new Set(['below-earliest', 'beyond-latest', 'topic-recreated', 'partition-gone', 'no-leader', 'retention-risk']);
 export const toneOfFlag = (flag: string): Tone => (GRAVE.has(flag) ? 'bad' : 'warn');
 
 const QUIET_CAUSES = new Set(['none', 'commit-pending', 'commit-off', 'after-reset', 'no-checkpoint']);

@@ -74,6 +74,14 @@ describe('a ruler', () => {
     expect(ruler?.unread).toEqual({ from: ruler?.checkpoint, to: 1 });
   });
 
+  it('ends the unread of a bounded run at its stop offset', () => {
+    const ruler = rulerOf(row({ stop_offset: 9100 }), 4);
+    expect(ruler?.unread?.from).toBe(ruler?.position);
+    expect(ruler?.unread?.to).toBeCloseTo(place(650, 4));
+    expect(rulerOf(row({ stop_offset: 9000 }), 4)?.unread).toBeNull();
+    expect(rulerOf(row({ stop_offset: null }), 4)?.unread).toEqual({ from: ruler?.position, to: 1 });
+  });
+
   it('shows open transactions as held, not as unread', () => {
     const ruler = rulerOf(row({ position: 9750, latest: 9800 }), 4);
     expect(ruler?.readableEnd).toBeLessThan(1);

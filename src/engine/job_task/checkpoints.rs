@@ -1,6 +1,10 @@
 //! Checkpoints and commits: what the coordinator decides is carried out here.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use tokio::time::Instant;
@@ -48,6 +52,9 @@ pub(super) struct Attempt {
     pub(super) prepared: Vec<Prepared>,
     /// What was sent to the store.
     pub(super) checkpoint: Option<Checkpoint>,
+    /// Partitions whose positions were decided when the barrier was sent. Later decisions are for the next one: their
+    /// subtasks may have answered before they left the partition.
+    pub(super) decided: BTreeSet<TopicPartition>,
     /// The write that sent it.
     pub(super) store_write: Option<u64>,
 }
@@ -136,6 +143,7 @@ impl JobTask {
             kind,
             started_at: self.run.clock.now(),
             prepared: Vec::new(),
+            decided: self.pending.resolved().keys().cloned().collect(),
             checkpoint: None,
             store_write: None,
         });
@@ -152,7 +160,13 @@ impl JobTask {
     }
 
     pub(super) fn store(&mut self, id: CheckpointId) {
-        let skips_a_record = self.skips_a_record();
+        let decides = self.attempt.as_ref().and_then(|attempt| {
+            if self.skips_a_record(&attempt.decided) {
+                return Some(CheckpointKind::Skip);
+            }
+            let moves = self.moves_a_position(&attempt.decided);
+            moves.then_some(CheckpointKind::Reset)
+        });
         let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.id == id) else {
             return;
         };
@@ -163,16 +177,28 @@ impl JobTask {
                 .iter()
                 .find_map(|prepared| prepared.positions.get(partition));
             let decided = self.pending.resolved().get(partition);
+            let decided = decided.filter(|_| attempt.decided.contains(partition));
             if let Some(decided) = decided {
                 // This checkpoint is the one that decides the position, whatever a subtask knows of a parked partition.
-                state.position_id = id;
+                state.position_id = decided.position_id.unwrap_or(id);
                 state.topic_id.clone_from(&decided.topic_id);
+                state.reason = decided.reason.or(state.reason);
             }
+            // One that goes on where it stood: a batch of it may have been under way when it was left.
+            let moves = decided.filter(|decided| decided.position_id.is_none());
             // A partition that a subtask does not have yet keeps what is stored of it.
-            let next_offset = decided
+            let next_offset = moves
                 .map(|decided| decided.offset)
                 .or_else(|| snapshot.copied())
+                .or_else(|| decided.map(|decided| decided.offset))
                 .or_else(|| self.last_offsets.get(partition).copied());
+            if let (Some(_), Some(offset)) = (decided, next_offset) {
+                self.pending.send(partition, offset, id);
+            }
+            if next_offset.is_none() && !state.by_mode {
+                // Nothing is known of it, and the next start finds it as new as it is.
+                continue;
+            }
             let (position_id, topic_id) = (state.position_id, state.topic_id.clone());
             positions.insert(
                 partition.clone(),
@@ -183,8 +209,9 @@ impl JobTask {
                 },
             );
         }
-        if skips_a_record && attempt.kind == CheckpointKind::Periodic {
-            attempt.kind = CheckpointKind::Skip;
+        positions.extend(self.kept.clone());
+        if let Some(kind) = decides.filter(|_| attempt.kind == CheckpointKind::Periodic) {
+            attempt.kind = kind;
         }
         let checkpoint = Checkpoint {
             id,
@@ -252,7 +279,11 @@ impl JobTask {
         self.output_before = false;
         self.confirmed = Instant::now();
         self.last_offsets = checkpoint.offsets();
-        let commits = self.commits_to_group();
+        // What is kept of partitions that the spec does not read never moves, and the group does not hear of it.
+        self.last_offsets
+            .retain(|partition, _| self.partitions.contains_key(partition));
+        // As the store notes it: the next checkpoint tells the group.
+        let commits = self.commits_to_group() && checkpoint.kind != CheckpointKind::Skip;
         let group_commit = if commits {
             GroupCommit::PENDING
         } else {
@@ -266,7 +297,7 @@ impl JobTask {
             group_commit: group_commit.clone(),
             phases: checkpoint.phases,
         };
-        for (partition, offset) in self.pending.stored(&self.last_offsets) {
+        for (partition, offset) in self.pending.stored(id) {
             self.assign(partition, offset);
         }
         self.answer_skips(id);
@@ -308,9 +339,8 @@ impl JobTask {
         state.live = Some(Arc::clone(&live));
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
-        if self.parked.contains_key(&partition) {
-            Arc::make_mut(&mut self.parked).remove(&partition);
-        }
+        self.replaced.remove(&partition);
+        self.goes_on(&partition, offset);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,
@@ -389,6 +419,9 @@ impl JobTask {
             let Some(subtask) = self.subtasks.get(slow.subtask as usize) else {
                 continue;
             };
+            if !slow.at.is_empty() {
+                continue;
+            }
             let activity = subtask.view.activity();
             slow.at = activity.name().to_owned();
             flushing |= activity == Activity::SinkFlush;
@@ -427,6 +460,10 @@ impl JobTask {
     pub(super) fn offer_commit(&mut self, id: CheckpointId, offsets: PartitionOffsets) {
         if !self.commits_to_group() {
             return;
+        }
+        let offsets = self.committable(offsets);
+        if offsets.is_empty() {
+            return self.commit_is_settled(id, &GroupCommit::OFF, None);
         }
         let offered = self.commits.offer(PendingCommit { id, offsets });
         if let Some(displaced) = offered.displaced {
@@ -476,6 +513,8 @@ impl JobTask {
         if let Err(error) = outcome {
             tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
         }
+        self.commit_was_refused =
+            matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);
         let (group_commit, next) = self.commits.ended(id, outcome, self.run.clock.now());
         self.commit_is_settled(id, &group_commit, Some(took));
         if let Some(commit) = next {
@@ -515,7 +554,7 @@ impl JobTask {
             .as_ref()
             .and_then(|stopping| stopping.report.as_ref())
             .is_some_and(|last| last.id == id);
-        if is_last_of_stop {
+        if is_last_of_stop && !self.commits_again(&report) {
             self.stopped(Some(report));
         }
     }

@@ -6,7 +6,12 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod discovery;
+mod ending;
+mod left_out;
+mod notes;
 mod observation;
+mod out_of_range;
 mod parking;
 mod store_writes;
 
@@ -24,13 +29,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
     consumer_thread::{self, Reachability, Request},
+    discovery::Discovery,
     error::{ConsumerError, JobError, KafkaError, StoreError},
     fetcher::{Fetcher, LivePosition},
     group_commits::GroupCommits,
     job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
-    parked::{Decided, SkipWaiter},
-    pending_positions::PendingPositions,
-    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter},
+    parked::SkipWaiter,
+    pending_positions::{LookedUp, PendingPositions},
+    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
+    rate_limit::RateLimit,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -38,15 +45,18 @@ use super::{
 };
 use crate::model::{
     checkpoint::{
-        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, FailedCheckpoint,
-        GroupCommit, GroupCommitStatus,
+        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
+        FailedCheckpoint, GroupCommit, GroupCommitStatus,
     },
     code::Code,
     ids::CheckpointId,
-    job_status::{CheckpointSummary, CommitCounters, JobStatus, LivePartition, Waiting},
+    job_status::{
+        BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
+        LivePartition, Waiting,
+    },
     offset::PartitionOffsets,
     parked::ParkedPartition,
-    resolver::SinkPosition,
+    resolver::{Blocker, LogBounds, SinkPosition, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -55,6 +65,8 @@ use crate::model::{
 
 /// How often the status is made anew.
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
+/// Changes of partitions that appear in a run which wait for a subtask; it takes them between two batches.
+const NEW_PARTITIONS: usize = 10_000;
 /// How long subtasks may take to end after they were cancelled.
 const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
 /// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
@@ -83,6 +95,10 @@ struct Partition {
     subtask: u32,
     position_id: CheckpointId,
     topic_id: Option<TopicId>,
+    /// Why it began where it did.
+    reason: Option<StartReason>,
+    /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
+    by_mode: bool,
     live: Option<Arc<LivePosition>>,
 }
 
@@ -91,6 +107,8 @@ struct Stopping {
     /// `Stop`, or `Failure` for a run that fails.
     kind: CheckpointKind,
     required: bool,
+    /// Whether it is the end of a bounded run, which nobody has to ask for.
+    finishes: bool,
     /// Until when the checkpoint may take.
     deadline: Instant,
     asked_at: DateTime<Utc>,
@@ -127,7 +145,9 @@ enum Background {
         outcome: Result<(), KafkaError>,
         took: Duration,
     },
-    LookedUp(Result<BTreeMap<TopicPartition, Decided>, KafkaError>),
+    LookedUp(Result<LookedUp, KafkaError>),
+    Discovered(Result<Vec<TopicDescription>, KafkaError>),
+    Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -135,16 +155,35 @@ pub(super) struct JobTask {
     threads: Threads,
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
+    limit: Arc<RateLimit>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
     partitions: BTreeMap<TopicPartition, Partition>,
+    /// What the checkpoints keep of partitions that the spec does not read.
+    kept: BTreeMap<TopicPartition, CheckpointPosition>,
+    discovery: Discovery,
+    /// When the last look at the topics was answered.
+    looked_at: Option<DateTime<Utc>>,
+    /// Partitions that appeared in this run.
+    discovered: u64,
+    /// The topics that took the names of others, by partition, until their own positions are decided.
+    replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
+    notes: notes::Notes,
+    left_out: left_out::LeftOutLog,
+    /// When it was asked last where the logs of partitions begin and end that are parked outside.
+    bounds_asked: Option<Instant>,
+    asking_bounds: bool,
+    /// Positions that the log did not hold and that were moved.
+    moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
     skips: Vec<SkipWaiter>,
     committer: Option<Arc<dyn OffsetCommitter>>,
     commits: GroupCommits,
+    /// Whether the group refused the last commit, for a reason that does not pass.
+    commit_was_refused: bool,
     attempt: Option<checkpoints::Attempt>,
     waiters: Waiters,
     queued_waiters: Vec<QueuedWaiter>,
@@ -159,6 +198,12 @@ pub(super) struct JobTask {
     thinned: Instant,
     looked_up: Instant,
     looking_up: bool,
+    /// Whether a partition waits for its first look-up.
+    look_up_now: bool,
+    /// Partitions that the last look-up had no answer for.
+    leaderless: Vec<TopicPartition>,
+    /// What stood against positions in the last look-up.
+    against: Vec<Blocker>,
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
@@ -177,13 +222,20 @@ impl JobTask {
     /// The status before the first event.
     pub(super) fn first_status(run: &JobRun) -> JobStatus {
         let now = run.clock.now();
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let read = run.start.positions.iter();
+        let read = read.filter(|(partition, _)| !run.is_detached(partition));
+        let partitions = read.map(|(partition, position)| {
             let subtask = owner(&partition.topic, partition.partition, run.spec.parallelism);
             (
                 partition.clone(),
                 LivePartition {
                     subtask,
                     position: position.next_offset,
+                    stop_offset: run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
+                    reason: run.reasons.get(partition).copied(),
                 },
             )
         });
@@ -196,13 +248,20 @@ impl JobTask {
             records: 0,
             bytes: 0,
             redelivered: 0,
+            limits: run.spec.limits,
+            throttled: false,
+            throttled_for: Duration::ZERO,
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
             consecutive_failures: 0,
             commits: CommitCounters::default(),
             waiting: Vec::new(),
+            discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
+            notes: Arc::default(),
+            bad_records: BadRecordCounters::default(),
+            positions_moved: 0,
         }
     }
 
@@ -248,37 +307,62 @@ impl JobTask {
             run.start.id.next(),
             now,
         );
-        let partitions = run.start.positions.iter().map(|(partition, position)| {
+        let (kept, read): (BTreeMap<_, _>, BTreeMap<_, _>) = run
+            .start
+            .positions
+            .clone()
+            .into_iter()
+            .partition(|(partition, _)| run.is_detached(partition));
+        let partitions = read.into_iter().map(|(partition, position)| {
             let state = Partition {
                 subtask: owner(&partition.topic, partition.partition, subtasks),
                 position_id: position.position_id,
-                topic_id: position.topic_id.clone(),
+                topic_id: position.topic_id,
+                reason: run.reasons.get(&partition).copied(),
+                by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
             };
-            (partition.clone(), state)
+            (partition, state)
         });
         let partitions: BTreeMap<TopicPartition, Partition> = partitions.collect();
         let unresolved = partitions.iter().filter(|(_, state)| state.live.is_none());
+        let mut last_offsets = run.start.offsets();
+        last_offsets.retain(|partition, _| partitions.contains_key(partition));
         Self {
+            kept,
+            discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
+            looked_at: None,
+            discovered: 0,
+            replaced: BTreeMap::new(),
+            look_up_now: false,
+            leaderless: Vec::new(),
+            against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
+            limit: Arc::new(RateLimit::new(run.spec.limits)),
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::default(),
+            parked: Arc::new(discovery::gone_at_start(&run)),
+            notes: notes::Notes::default(),
+            left_out: left_out::LeftOutLog::default(),
+            bounds_asked: None,
+            asking_bounds: false,
+            moved: 0,
             skips: Vec::new(),
             partitions,
             committer: None,
             commits: GroupCommits::default(),
+            commit_was_refused: false,
             attempt: None,
             waiters: Vec::new(),
             queued_waiters: Vec::new(),
             awaiting_commit: BTreeMap::new(),
             last: start_summary(&run.start),
-            last_offsets: run.start.offsets(),
+            last_offsets,
             last_failed: None,
             consecutive_failures: 0,
             output_before: false,
@@ -326,6 +410,9 @@ impl JobTask {
         let (producer, batches) = handover_slot::channel();
         let view = Arc::new(SubtaskView::default());
         let mut fetcher = Fetcher::new(self.run.spec.source.format, Arc::clone(&view.counters));
+        if let Some(ends) = &self.run.ends {
+            fetcher.end_at(ends.clone());
+        }
         let mut assignments = Vec::new();
         let mut begin = Vec::new();
         for (partition, state) in self
@@ -335,7 +422,11 @@ impl JobTask {
         {
             let Some(live) = &state.live else { continue };
             let Some(position) = live.get() else { continue };
-            fetcher.register(&(partition.clone(), position), 0, Arc::clone(live));
+            if self.parked.contains_key(partition) {
+                continue;
+            }
+            let assignment = (partition.clone(), position);
+            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
             assignments.push(Request::Read((partition.clone(), position)));
             let for_sink = SinkPosition {
                 next_offset: position,
@@ -343,6 +434,7 @@ impl JobTask {
             };
             begin.push((partition.clone(), for_sink));
         }
+        begin.extend(self.positions_for_the_sink(subtask));
         let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
@@ -360,12 +452,13 @@ impl JobTask {
         })?;
         let (barrier, barrier_receiver) = watch::channel(None);
         let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition to come, to be parked and to come again.
+        // There is room for every partition to come, to be parked and to come again, and for those that appear.
         let of_subtask = self
             .partitions
             .values()
             .filter(|state| state.subtask == subtask);
-        let (partitions, partition_receiver) = mpsc::channel(2 * of_subtask.count() + 1);
+        let (partitions, partition_receiver) =
+            mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
         let task = SubtaskTask {
             subtask,
             batches,
@@ -381,7 +474,11 @@ impl JobTask {
                 cancel: self.cancel.clone(),
             },
             view: Arc::clone(&view),
+            limit: Arc::clone(&self.limit),
+            held: None,
             has_output: false,
+            job: self.run.name.clone(),
+            bad_records: self.bad_records(),
         };
         self.tasks
             .spawn(tracing::Instrument::in_current_span(async move {
@@ -454,13 +551,18 @@ impl JobTask {
             .as_ref()
             .is_some_and(|attempt| attempt.checkpoint.is_some());
         let is_known = !cut_off && !store_has_not_said;
-        match self.end.take() {
-            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(Box::new(StopOutcome {
+        let end = self.end.take();
+        let mut whole = |outcome: Box<StopOutcome>| {
+            Box::new(StopOutcome {
                 checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
                 will_replay: is_known.then(|| self.unsaved_offsets()),
                 leaked_threads,
                 blocked: self.blocked.take(),
-            })),
+            })
+        };
+        match end {
+            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(whole(outcome)),
+            Some(JobEnd::Finished(outcome)) => JobEnd::Finished(whole(outcome)),
             Some(failed @ JobEnd::Failed(_)) => failed,
             None => JobEnd::Failed(JobError::Panicked {
                 part: "job task".to_owned(),
@@ -476,7 +578,8 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_)) | Err(_) => {}
+                Ok(Background::LookedUp(_) | Background::Bounds(_) | Background::Discovered(_))
+                | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
                 ) => self.on_background(done),
@@ -610,6 +713,8 @@ impl JobTask {
                 timeout,
                 refused,
             }) => self.on_stop(checkpoint, timeout, refused),
+            Some(Command::SetDiscovery(discovery)) => self.set_discovery(discovery),
+            Some(Command::LookAtTopics) => self.discovery.hurry(Instant::now()),
             Some(Command::SetCheckpointing(spec)) => {
                 self.run.spec.checkpoint = spec.clone();
                 self.coordinator.set_spec(spec);
@@ -619,6 +724,11 @@ impl JobTask {
                 at,
                 reply,
             }) => self.on_skip(partition, at, reply),
+            Some(Command::SetLimits(limits)) => {
+                self.run.spec.limits = limits;
+                self.limit.change(limits);
+                self.publish();
+            }
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -751,6 +861,7 @@ impl JobTask {
         self.stopping = Some(Stopping {
             kind,
             required,
+            finishes: false,
             deadline: now + timeout,
             asked_at: self.run.clock.now(),
             insist_until: now + timeout.mul_f64(INSIST_SHARE),
@@ -778,12 +889,17 @@ impl JobTask {
         if fails && let Some(cause) = self.blocked.take() {
             return self.fail(cause);
         }
-        self.end = Some(JobEnd::Stopped(Box::new(StopOutcome {
+        let outcome = Box::new(StopOutcome {
             checkpoint,
             will_replay: None,
             leaked_threads: 0,
             blocked: None,
-        })));
+        });
+        self.end = Some(if self.is_finished() {
+            JobEnd::Finished(outcome)
+        } else {
+            JobEnd::Stopped(outcome)
+        });
     }
 
     fn on_lease(&mut self, health: Option<LeaseHealth>) {
@@ -846,13 +962,18 @@ impl JobTask {
                 detail,
             } => {
                 tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
-                self.coordinate(CoordinatorEvent::PrepareFailed { id, detail });
+                self.coordinate(CoordinatorEvent::PrepareFailed {
+                    id,
+                    subtask,
+                    detail,
+                });
             }
             SubtaskEvent::Parked {
                 partition,
                 at,
                 cause,
             } => self.on_parked(&partition, at, cause),
+            SubtaskEvent::LeftOut(records) => self.left_out.add(records),
         }
     }
 
@@ -864,6 +985,8 @@ impl JobTask {
                 self.on_committed(id, &outcome, took);
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
+            Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
+            Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),
                 detail: error.to_string(),
@@ -891,6 +1014,9 @@ impl JobTask {
         };
         if let Some(report) = stopping.report.clone() {
             // The checkpoint is stored; only its commit to the group is open.
+            if self.waits_for_last_commit(&report) {
+                return;
+            }
             return self.stopped(Some(report));
         }
         let (own, asked_at, kind) = (stopping.attempt, stopping.asked_at, stopping.kind);

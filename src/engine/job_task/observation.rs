@@ -1,7 +1,6 @@
 //! What the job waits for, and what it shows.
 
 use std::{
-    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -14,13 +13,15 @@ use tokio::time::Instant;
 use super::{Background, JobTask};
 use crate::{
     engine::{
-        checkpoint_coordinator::CoordinatorEvent, error::KafkaError, fetcher::Counters,
-        parked::Decided, pending_positions,
+        error::KafkaError,
+        fetcher::Counters,
+        pending_positions::{self, LookedUp},
+        subtask::Activity,
     },
     model::{
         checkpoint::CheckpointKind,
         code::Code,
-        job_status::{AttemptInProgress, JobStatus, LivePartition, Waiting},
+        job_status::{AttemptInProgress, BadRecordCounters, JobStatus, LivePartition, Waiting},
         topic::TopicPartition,
     },
 };
@@ -37,7 +38,11 @@ impl JobTask {
             .iter()
             .find_map(|subtask| subtask.reachability.problem());
         self.note_waiting(Code::KafkaUnreachable, kafka_problem);
+        self.watch_topics();
         self.watch_pending();
+        self.ask_bounds();
+        self.tell_left_out();
+        self.watch_ends();
         let sink_problem = self
             .subtasks
             .iter()
@@ -56,11 +61,10 @@ impl JobTask {
 
     pub(super) fn watch_pending(&mut self) {
         let unresolved = self.pending.unresolved();
-        let names: Vec<String> = unresolved.iter().map(ToString::to_string).collect();
-        let waits =
-            (!names.is_empty()).then(|| format!("no leader answers for {}", names.join(", ")));
-        if waits.is_some() && !self.looking_up && self.looked_up.elapsed() >= PENDING_PERIOD {
+        let is_due = self.look_up_now || self.looked_up.elapsed() >= PENDING_PERIOD;
+        if !unresolved.is_empty() && !self.looking_up && is_due {
             self.looking_up = true;
+            self.look_up_now = false;
             let (kafka, spec, unresolved) = (
                 Arc::clone(&self.run.kafka),
                 self.run.spec.clone(),
@@ -73,30 +77,53 @@ impl JobTask {
                 )
             });
         }
+        let unresolved = self.pending.unresolved();
+        let names: Vec<String> = self
+            .leaderless
+            .iter()
+            .filter(|partition| unresolved.contains_key(partition))
+            .map(ToString::to_string)
+            .collect();
+        let waits =
+            (!names.is_empty()).then(|| format!("no leader answers for {}", names.join(", ")));
         self.note_waiting(Code::NoLeader, waits);
+        for code in [
+            Code::OffsetOutOfRange,
+            Code::GroupMissing,
+            Code::TopicRecreated,
+        ] {
+            let unresolved = self.pending.unresolved();
+            let stands = self.against.iter().find(|blocker| {
+                let mut waiting = blocker.partitions.iter();
+                blocker.code == code && waiting.any(|waits| unresolved.contains_key(waits))
+            });
+            let summary = stands.map(|blocker| blocker.summary.clone());
+            self.note_waiting(code, summary);
+        }
     }
 
-    pub(super) fn on_looked_up(
-        &mut self,
-        outcome: Result<BTreeMap<TopicPartition, Decided>, KafkaError>,
-    ) {
+    pub(super) fn on_looked_up(&mut self, outcome: Result<LookedUp, KafkaError>) {
         self.looking_up = false;
         self.looked_up = Instant::now();
         match outcome {
-            Ok(found) => {
-                self.pending.found(found);
-                // The position is stored before the first fetch.
-                if !self.pending.resolved().is_empty() && self.stopping.is_none() {
-                    let event = CoordinatorEvent::Trigger {
-                        kind: CheckpointKind::Periodic,
-                        timeout: None,
-                    };
-                    self.coordinate(event);
-                }
+            Ok(looked_up) => {
+                let found = self.pending.found(looked_up.found);
+                self.against = looked_up.against;
+                let decided = |partition: &&TopicPartition| {
+                    let mut against = self.against.iter();
+                    against.any(|blocker| blocker.partitions.contains(partition))
+                };
+                let leaderless = self.pending.unresolved().keys();
+                self.leaderless = leaderless.filter(|one| !decided(one)).cloned().collect();
+                self.take_positions(found);
             }
             Err(error) => {
+                self.leaderless = self.pending.unresolved().keys().cloned().collect();
                 tracing::debug!(error = %error, "partitions without a leader could not be looked up");
             }
+        }
+        if self.look_up_now {
+            self.watch_pending();
         }
     }
 
@@ -130,6 +157,12 @@ impl JobTask {
                 LivePartition {
                     subtask: state.subtask,
                     position,
+                    stop_offset: self
+                        .run
+                        .ends
+                        .as_ref()
+                        .and_then(|ends| ends.get(partition).copied()),
+                    reason: state.reason.filter(|_| position.is_some()),
                 },
             )
         });
@@ -143,14 +176,19 @@ impl JobTask {
             epoch: self.run.lease.epoch,
             since: self.since,
             observed_at: self.run.clock.now(),
-            stopping: self
-                .stopping
-                .as_ref()
-                .is_some_and(|stopping| stopping.kind == CheckpointKind::Stop),
+            stopping: self.stopping.as_ref().is_some_and(|stopping| {
+                stopping.kind == CheckpointKind::Stop && !stopping.finishes
+            }),
             partitions: Arc::new(partitions.collect()),
             records: sum(|counters| &counters.records),
             bytes: sum(|counters| &counters.bytes),
             redelivered: sum(|counters| &counters.redelivered),
+            limits: self.run.spec.limits,
+            throttled: self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.activity() == Activity::RateLimit),
+            throttled_for: self.limit.waited(),
             last_checkpoint: Some(self.last.clone()),
             in_progress: self.attempt.as_ref().map(|attempt| AttemptInProgress {
                 id: attempt.id,
@@ -164,7 +202,14 @@ impl JobTask {
             consecutive_failures: self.consecutive_failures,
             commits: self.commits.counters.clone(),
             waiting: self.waiting.values().cloned().collect(),
+            discovery: self.discovery_status(),
             parked: Arc::clone(&self.parked),
+            notes: self.notes.newest(),
+            bad_records: BadRecordCounters {
+                skipped: sum(|counters| &counters.skipped),
+                dead_lettered: sum(|counters| &counters.dead_lettered),
+            },
+            positions_moved: self.moved,
         };
         self.status.send_replace(Arc::new(status));
     }

@@ -1,36 +1,52 @@
 //! Parks partitions and lets them go on; see [`parked`](crate::engine::parked).
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
-use tokio::sync::oneshot;
+use serde_json::json;
+use tokio::{sync::oneshot, time::Instant};
 
 use super::JobTask;
 use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent,
-        error::JobError,
+        error::{ConsumerError, JobError},
         parked::{Decided, SkipOutcome, SkipWaiter},
         subtask::PartitionChange,
     },
     model::{
         checkpoint::CheckpointKind, code::Code, errors_spec::Block, ids::CheckpointId,
-        job_status::JobFailure, offset::Offset, parked::ParkedPartition, topic::TopicPartition,
+        job::PositionPolicy, job_status::JobFailure, offset::Offset, parked::ParkedPartition,
+        topic::TopicPartition,
     },
 };
 
 impl JobTask {
     /// A subtask has parked a partition of its own accord.
     pub(super) fn on_parked(&mut self, partition: &TopicPartition, at: Offset, cause: JobError) {
-        if self.run.spec.errors.block == Block::Job {
+        let is_outside = cause.code() == Code::OffsetOutOfRange;
+        let moves = is_outside && self.run.spec.source.on_out_of_range != PositionPolicy::Fail;
+        if matches!(cause, JobError::Consumer(_)) {
+            // Whether the topic is gone, or another one has its name, the next look tells.
+            self.discovery.hurry(Instant::now());
+        }
+        let may_pass = matches!(
+            cause,
+            JobError::Consumer(ConsumerError::TopicUnknown { .. })
+        );
+        if may_pass {
+            tracing::debug!(%partition, "the brokers do not know it");
+        } else if self.run.spec.errors.block == Block::Job && !moves {
             return self.on_blocked(cause);
         }
         let failure = cause.failure(self.run.clock.now());
         self.show_parked(partition, Some(at), failure);
+        if is_outside {
+            self.ask_bounds();
+        }
     }
 
     /// Parks a partition for something that was noticed here. Its subtask reads no further; a batch that it has taken is
     /// still written.
-    #[expect(dead_code, reason = "the watch over topics parks by this")]
     pub(super) fn park(&mut self, partition: &TopicPartition, failure: JobFailure) {
         if self.parked.contains_key(partition) {
             return;
@@ -52,6 +68,11 @@ impl JobTask {
         }
         tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = at.map(Offset::get), code = %failure.code, detail = failure.summary, "the partition is parked; the others go on");
         let parked = ParkedPartition::at(partition, at, failure);
+        // Of a position outside the log it is told what is lost, once that is known.
+        if parked.code != Code::OffsetOutOfRange {
+            let details = json!({"parked": &parked});
+            self.notes.tell("partition-parked", details);
+        }
         Arc::make_mut(&mut self.parked).insert(partition.clone(), parked);
         self.publish();
     }
@@ -67,6 +88,16 @@ impl JobTask {
         }
     }
 
+    /// A parked partition is read again.
+    pub(super) fn goes_on(&mut self, partition: &TopicPartition, at: Offset) {
+        if !self.parked.contains_key(partition) {
+            return;
+        }
+        let parked = Arc::make_mut(&mut self.parked).remove(partition);
+        let details = json!({"parked": parked, "goes_on_at": at, "checkpoint": self.last.id});
+        self.notes.tell("partition-goes-on", details);
+    }
+
     /// Leaves out the record at which a partition is parked. A compare-and-set: any other position is refused.
     pub(super) fn on_skip(
         &mut self,
@@ -74,9 +105,10 @@ impl JobTask {
         at: Offset,
         reply: oneshot::Sender<SkipOutcome>,
     ) {
-        let stands_there = self.parked.get(&partition).is_some_and(|parked| {
-            parked.code == Code::BlockedOnRecord && parked.offset == Some(at)
-        });
+        let stands_there = self
+            .parked
+            .get(&partition)
+            .is_some_and(|parked| parked.stands_at_record(at));
         let next = Offset::after(at.get()).filter(|_| stands_there);
         let (Some(next), Some(state)) = (next, self.partitions.get(&partition)) else {
             // A caller that went away loses only the answer.
@@ -86,6 +118,8 @@ impl JobTask {
         let decided = Decided {
             offset: next,
             topic_id: state.topic_id.clone(),
+            reason: None,
+            position_id: None,
         };
         self.skips.push(SkipWaiter {
             partition: partition.clone(),
@@ -95,11 +129,11 @@ impl JobTask {
         self.decide(partition, decided);
     }
 
-    /// Whether a checkpoint that is stored now decides the position behind a record for an operator.
-    pub(super) fn skips_a_record(&self) -> bool {
+    /// Whether one of these decisions is an operator's over a record.
+    pub(super) fn skips_a_record(&self, decided: &BTreeSet<TopicPartition>) -> bool {
         self.skips
             .iter()
-            .any(|skip| self.pending.resolved().contains_key(&skip.partition))
+            .any(|skip| decided.contains(&skip.partition))
     }
 
     /// Answers those whose record a completed checkpoint leaves out.

@@ -19,7 +19,7 @@ use crate::{
         },
     },
     model::{
-        Code, Offset, TopicPartition,
+        Code, Offset, TopicId, TopicPartition,
         job::Isolation,
         offset::PartitionOffsets,
         record::{BatchRun, ConsumerRecord, RecordBatch, RecordSource},
@@ -74,8 +74,12 @@ pub(super) enum Commits {
 struct State {
     script: VecDeque<Scripted>,
     assigned: BTreeMap<TopicPartition, (u32, Offset)>,
+    given: BTreeMap<TopicPartition, usize>,
     taken: usize,
     bounds: BTreeMap<TopicPartition, LogBounds>,
+    /// Id and number of partitions of the one topic, if there is one; what a question about topics fails with otherwise.
+    topic: Result<Option<(&'static str, i32)>, KafkaError>,
+    looks: usize,
     commits: Commits,
     committed: Vec<(PartitionOffsets, String)>,
     commits_begun: usize,
@@ -98,8 +102,11 @@ impl Cluster {
             state: Arc::new(Mutex::new(State {
                 script: VecDeque::new(),
                 assigned: BTreeMap::new(),
+                given: BTreeMap::new(),
                 taken: 0,
                 bounds: BTreeMap::new(),
+                topic: Ok(None),
+                looks: 0,
                 commits: Commits::Confirmed,
                 committed: Vec::new(),
                 commits_begun: 0,
@@ -141,6 +148,14 @@ impl Cluster {
         assigned.map(|(subtask, offset)| (*subtask, offset.get()))
     }
 
+    /// From where a partition is read, and how often it was given to a consumer.
+    pub(super) fn assigned_since(&self, number: i32) -> Option<(i64, usize)> {
+        let state = self.state.lock().unwrap();
+        let (_, offset) = state.assigned.get(&partition(number))?;
+        let times = state.given.get(&partition(number)).copied();
+        Some((offset.get(), times.unwrap_or_default()))
+    }
+
     /// A partition gets a leader.
     pub(super) fn elect(&self, number: i32, earliest: i64, latest: i64) {
         let bounds = LogBounds {
@@ -149,6 +164,21 @@ impl Cluster {
             latest: super::offset(latest),
         };
         self.change(|state| state.bounds.insert(partition(number), bounds));
+    }
+
+    /// The topic has this id and as many partitions from now on; `None`: there is no such topic.
+    pub(super) fn topic(&self, topic: Option<(&'static str, i32)>) {
+        self.change(|state| state.topic = Ok(topic));
+    }
+
+    /// Questions about topics fail from now on.
+    pub(super) fn topics_fail(&self) {
+        self.change(|state| state.topic = Err(away("describe topics")));
+    }
+
+    /// Questions about topics until now.
+    pub(super) fn looks(&self) -> usize {
+        self.state.lock().unwrap().looks
     }
 
     pub(super) fn set_commits(&self, commits: Commits) {
@@ -263,9 +293,9 @@ impl ScriptedConsumer {
 impl Consumer for ScriptedConsumer {
     fn assign(&mut self, partitions: &[(TopicPartition, Offset)]) -> Result<(), ConsumerError> {
         for (partition, offset) in partitions {
-            // The position is stored before the first fetch.
+            // The position is stored before the first fetch; what the sink has beyond it need not be read again.
             let stored = self.cluster.store.newest().offsets();
-            if stored.get(partition) != Some(offset) {
+            if stored.get(partition).is_none_or(|stored| stored > offset) {
                 let stored = stored.get(partition);
                 let what = format!("{partition} assigned at {offset}, stored is {stored:?}");
                 self.cluster.pulse.violation(what);
@@ -274,6 +304,7 @@ impl Consumer for ScriptedConsumer {
         self.cluster.change(|state| {
             for (partition, offset) in partitions {
                 let place = (self.subtask, *offset);
+                *state.given.entry(partition.clone()).or_default() += 1;
                 if state.assigned.insert(partition.clone(), place).is_some() {
                     let what = format!("{partition} assigned twice");
                     self.cluster.pulse.violation(what);
@@ -386,9 +417,24 @@ impl KafkaCluster for Cluster {
 
     async fn describe_topics(
         &self,
-        _topics: &[String],
+        topics: &[String],
     ) -> Result<Vec<TopicDescription>, KafkaError> {
-        Ok(Vec::new())
+        let topic = self.change(|state| {
+            state.looks += 1;
+            state.topic.clone()
+        })?;
+        let described = topics.iter().map(|name| TopicDescription {
+            name: name.clone(),
+            id: topic.map(|(id, _)| TopicId(id.into())),
+            partitions: topic.map(|(_, count)| (0..count).map(|one| (one, Some(1))).collect()),
+            internal: false,
+        });
+        Ok(described.collect())
+    }
+
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        let topic = self.change(|state| state.topic.clone())?;
+        Ok(topic.map(|_| "orders".to_owned()).into_iter().collect())
     }
 
     async fn log_bounds(

@@ -235,7 +235,7 @@ async fn a_stop_at_a_record_that_cannot_be_processed_still_stops() {
     assert_eq!(offsets_of(&newest), BTreeMap::from([(0, 2)]));
 }
 
-/// What the sink holds before a record that it refused is its own affair: no checkpoint speaks of anything behind.
+/// What was written around a record that the sink refuses counts, and no checkpoint lies beyond it.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_checkpoint_lies_beyond_a_record_that_the_sink_refuses() {
     let world = World::new();
@@ -244,10 +244,11 @@ async fn no_checkpoint_lies_beyond_a_record_that_the_sink_refuses() {
         partitions: BTreeMap::from([(0, Some(0)), (1, Some(0))]),
         ..Setup::default()
     };
-    let job = world.start(setup);
+    let job = world.start_strict(Format::Bytes, setup);
     world.cluster.deliver(0, 0..=1);
     world.cluster.deliver(1, 0..=1);
     world.until_written(4).await;
+    checkpoint(&job).await;
     world.sink.refuse(0, 4);
     // A checkpoint is under way: the other subtask has answered, this one comes to the record first.
     let (blocked, free) = (owner("orders", 0, 2), owner("orders", 1, 2));
@@ -259,15 +260,23 @@ async fn no_checkpoint_lies_beyond_a_record_that_the_sink_refuses() {
     let waits = trigger(&job, None);
     world
         .until("the other has answered", || {
-            world.sink.prepares().contains(&(CheckpointId(2), free))
+            world.sink.prepares().contains(&(CheckpointId(3), free))
         })
         .await;
     world.sink.set_of(blocked, Step::Write, Does::Work);
+    // The sink keeps no progress: it is read again from the last checkpoint.
+    let what = "the position of the last checkpoint is assigned again";
+    world
+        .until(what, || world.cluster.assigned_since(0) == Some((2, 2)))
+        .await;
+    world.cluster.deliver(0, 2..=5);
     let error = failure(&job).await;
     let record = error.failure(DateTime::UNIX_EPOCH).record.unwrap();
     assert_eq!((record.partition, record.offset), (0, 4));
-    assert!(waits.await.is_none());
-    assert_eq!(offsets_of(&world.store.newest())[&0], 0);
+    waits.await.expect("the barrier is answered all the same");
+    let newest = world.store.newest();
+    assert_eq!(newest.kind, CheckpointKind::Failure);
+    assert_eq!(offsets_of(&newest), BTreeMap::from([(0, 4), (1, 2)]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,9 +4,13 @@
 //! with a deadline; that something does *not* happen is shown by an event that would have come after it. Rules that must
 //! hold in every run are checked by the surroundings themselves and collected as violations (see [`World`]'s drop).
 
+mod bounded;
 mod checkpoints;
 mod cluster;
+mod discovery;
 mod failures;
+mod letters;
+mod limits;
 mod parking;
 mod records;
 mod sink;
@@ -32,15 +36,19 @@ use super::{
 };
 use crate::model::{
     CheckpointId, CheckpointKind, HumanDuration, InstallId, JobName, JobSpec, JobUid, LeaseEpoch,
-    Offset, TopicPartition,
+    Offset, PartitionOffsets, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
-    errors_spec::Block,
-    job::{CheckpointSpec, CommitToGroup, Format},
+    errors_spec::{Block, ErrorsSpec, OnBadRecord},
+    job::{CheckpointSpec, CommitToGroup, Format, OnCancel, PositionPolicy, SourceSpec},
     job_status::JobStatus,
+    limits::LimitsSpec,
+    resolver::StartReason,
     start::StopCheckpoint,
+    subtask::owner,
     views::CheckpointReport,
 };
 use cluster::Cluster;
+use letters::Letters;
 use sink::TestSink;
 use store::MemoryStore;
 
@@ -98,6 +106,14 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// Where a bounded run ends.
+    ends: Option<PartitionOffsets>,
+    /// The id of the topic that the positions belong to.
+    topic_id: Option<&'static str>,
+    /// Partitions that the start only keeps.
+    reasons: BTreeMap<i32, StartReason>,
+    source: fn(&mut SourceSpec),
+    limits: LimitsSpec,
 }
 
 impl Default for Setup {
@@ -107,6 +123,11 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            ends: None,
+            topic_id: None,
+            reasons: BTreeMap::new(),
+            source: |_| {},
+            limits: LimitsSpec::default(),
         }
     }
 }
@@ -116,6 +137,7 @@ fn timing(interval: Duration, timeout: Duration) -> CheckpointSpec {
         interval: HumanDuration(interval),
         timeout: HumanDuration(timeout),
         min_pause: HumanDuration(Duration::ZERO),
+        on_cancel: OnCancel::Retain,
     }
 }
 
@@ -125,6 +147,7 @@ struct World {
     cluster: Arc<Cluster>,
     store: Arc<MemoryStore>,
     sink: Arc<TestSink>,
+    letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
 }
 
@@ -135,6 +158,7 @@ impl World {
         Self {
             cluster: Arc::new(Cluster::new(pulse.clone(), Arc::clone(&store))),
             sink: Arc::new(TestSink::new(pulse.clone())),
+            letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
             store,
             pulse,
@@ -155,6 +179,20 @@ impl World {
     }
 
     fn start_with(&self, format: Format, block: Block, setup: Setup) -> JobHandle {
+        let errors = ErrorsSpec {
+            block,
+            on_bad_record: OnBadRecord::Stop,
+        };
+        self.start_under(format, errors, PositionPolicy::Fail, setup)
+    }
+
+    fn start_under(
+        &self,
+        format: Format,
+        errors: ErrorsSpec,
+        on_out_of_range: PositionPolicy,
+        setup: Setup,
+    ) -> JobHandle {
         let name = JobName::new("orders").unwrap();
         let document = serde_json::json!({
             "source": {"connection": "main", "topics": ["orders"]},
@@ -163,9 +201,12 @@ impl World {
         });
         let mut spec = JobSpec::read(&name, &document).unwrap();
         spec.source.format = format;
-        spec.errors.block = block;
+        spec.errors = errors;
+        spec.source.on_out_of_range = on_out_of_range;
         spec.parallelism = setup.parallelism;
         spec.checkpoint = setup.checkpoint;
+        (setup.source)(&mut spec.source);
+        spec.limits = setup.limits;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
@@ -177,7 +218,7 @@ impl World {
             let position = CheckpointPosition {
                 next_offset: position.map(offset),
                 position_id: CheckpointId(1),
-                topic_id: None,
+                topic_id: setup.topic_id.map(|id| TopicId(id.into())),
             };
             (partition(*number), position)
         });
@@ -199,8 +240,15 @@ impl World {
             spec,
             lease,
             start,
+            ends: setup.ends,
+            reasons: setup
+                .reasons
+                .into_iter()
+                .map(|(number, reason)| (partition(number), reason))
+                .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
+            dead_letters: Some(Arc::clone(&self.letters) as _),
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),
@@ -280,6 +328,7 @@ async fn stop(job: &JobHandle, how: StopCheckpoint) -> StopOutcome {
 fn stopped(end: JobEnd) -> StopOutcome {
     match end {
         JobEnd::Stopped(outcome) => *outcome,
+        JobEnd::Finished(outcome) => panic!("the job finished: {outcome:?}"),
         JobEnd::Failed(error) => panic!("the job failed: {error}"),
     }
 }
@@ -287,7 +336,9 @@ fn stopped(end: JobEnd) -> StopOutcome {
 async fn failure(job: &JobHandle) -> JobError {
     match within("the end of the job", job.ended()).await {
         JobEnd::Failed(error) => error,
-        JobEnd::Stopped(outcome) => panic!("the job stopped: {outcome:?}"),
+        JobEnd::Stopped(outcome) | JobEnd::Finished(outcome) => {
+            panic!("the job ended without a failure: {outcome:?}")
+        }
     }
 }
 

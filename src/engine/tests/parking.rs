@@ -7,8 +7,14 @@ use super::{
     *,
 };
 use crate::{
-    engine::{SkipOutcome, error::ConsumerError},
-    model::{Code, parked::ParkedPartition},
+    engine::{
+        SkipOutcome,
+        error::{ConsumerError, ErrorClass},
+    },
+    model::{
+        Code,
+        parked::{LostRange, LostSide, ParkedPartition},
+    },
 };
 
 fn two_partitions() -> Setup {
@@ -139,4 +145,267 @@ async fn a_position_outside_the_log_parks_its_partition() {
         offsets_of(&world.store.newest()),
         BTreeMap::from([(0, 4), (1, 5)])
     );
+}
+
+fn with_policy(on_bad_record: OnBadRecord) -> ErrorsSpec {
+    ErrorsSpec {
+        block: Block::Partition,
+        on_bad_record,
+    }
+}
+
+fn to_letters() -> ErrorsSpec {
+    with_policy(OnBadRecord::DeadLetter {
+        connection: "main".to_owned(),
+        topic: "letters".to_owned(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_record_is_left_out_counted_and_told_of() {
+    let world = World::new();
+    let errors = with_policy(OnBadRecord::Skip);
+    let job = world.start_under(Format::Json, errors, PositionPolicy::Fail, two_partitions());
+    world.cluster.script(poisoned(0));
+    world.until_written(2).await;
+    assert_eq!(world.sink.written_of(0), [0, 3]);
+    checkpoint(&job).await;
+    assert_eq!(offsets_of(&world.store.newest())[&0], 4);
+    let status = until_status(&job, "it is told", |status| !status.notes.is_empty()).await;
+    assert_eq!((status.bad_records.skipped, status.parked.len()), (1, 0));
+    let note = &status.notes[0];
+    assert_eq!(note.kind, "records-skipped");
+    assert_eq!(note.details["records"], 1);
+    assert_eq!(note.details["first"][0]["record"]["offset"], 2);
+    assert_eq!(note.details["first"][0]["phase"], "decode");
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+/// Nothing behind a bad record reaches the sink before its letter is delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_is_delivered_before_what_lies_behind_its_record() {
+    let world = World::new();
+    world.letters.set_fails(Some(ErrorClass::Infrastructure));
+    let job = world.start_under(
+        Format::Json,
+        to_letters(),
+        PositionPolicy::Fail,
+        two_partitions(),
+    );
+    world.cluster.script(poisoned(0));
+    world
+        .until("two attempts", || world.letters.tried() >= 2)
+        .await;
+    let status = until_status(&job, "the wait", |status| !status.waiting.is_empty()).await;
+    assert!(status.waiting[0].detail.contains("dead letters to letters"));
+    assert_eq!(world.sink.written(), []);
+    world.letters.set_fails(None);
+    world.until_written(2).await;
+    let letters = world.letters.delivered();
+    assert_eq!(letters.len(), 1);
+    assert_eq!(
+        (letters[0].key.as_deref(), letters[0].value.as_deref()),
+        (None, Some(&b"no"[..]))
+    );
+    let said: BTreeMap<String, String> = letters[0]
+        .headers
+        .iter()
+        .map(|header| {
+            let value = header.value.clone().unwrap();
+            (
+                String::from_utf8(header.name.clone()).unwrap(),
+                String::from_utf8(value).unwrap(),
+            )
+        })
+        .collect();
+    for (name, value) in [
+        ("job", "orders"),
+        ("topic", "orders"),
+        ("partition", "0"),
+        ("offset", "2"),
+        ("code", "blocked-on-record"),
+        ("phase", "decode"),
+    ] {
+        assert_eq!(said[&format!("handover.error.{name}")], value);
+    }
+    let status = until_status(&job, "it is counted", |status| {
+        status.bad_records.dead_lettered == 1
+    })
+    .await;
+    assert_eq!(status.bad_records.skipped, 0);
+    checkpoint(&job).await;
+    assert_eq!(offsets_of(&world.store.newest())[&0], 4);
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_refused_parks_the_partition_before_its_record() {
+    let world = World::new();
+    world.letters.set_fails(Some(ErrorClass::Deterministic));
+    let job = world.start_under(
+        Format::Json,
+        to_letters(),
+        PositionPolicy::Fail,
+        two_partitions(),
+    );
+    world.cluster.script(poisoned(0));
+    let parked = until_parked(&job, 0).await;
+    assert_eq!(
+        (parked.code, parked.offset),
+        (Code::BlockedOnRecord, Some(offset(2)))
+    );
+    assert_eq!(parked.phase.as_deref(), Some("dead-letter"));
+    assert!(
+        parked
+            .detail
+            .contains("as a dead letter it is refused, too")
+    );
+    world.cluster.deliver(1, 0..=1);
+    world.until_written(3).await;
+    assert_eq!(world.sink.written_of(0), [0]);
+    stop(&job, StopCheckpoint::Required).await;
+    assert_eq!(
+        offsets_of(&world.store.newest()),
+        BTreeMap::from([(0, 2), (1, 2)])
+    );
+}
+
+/// The sink's refusal of one record stops its partition only. What the writer lost is read again, for all partitions.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_the_sink_refuses_parks_its_partition() {
+    let world = World::new();
+    let job = world.start(two_partitions());
+    world.cluster.deliver(0, 0..=1);
+    world.cluster.deliver(1, 0..=1);
+    world.until_written(4).await;
+    checkpoint(&job).await;
+    world.cluster.deliver(1, 2..=3);
+    world.until_written(6).await;
+    world.sink.refuse(0, 3);
+    world.cluster.deliver(0, 2..=5);
+    // The sink keeps no progress: both partitions go back to the last checkpoint.
+    for number in [0, 1] {
+        let what = format!("partition {number} is given again");
+        world
+            .until(&what, || {
+                world.cluster.assigned_since(number) == Some((2, 2))
+            })
+            .await;
+    }
+    assert_eq!(world.sink.closed(), 1);
+    world.cluster.deliver(1, 2..=5);
+    world.cluster.deliver(0, 2..=5);
+    let parked = until_parked(&job, 0).await;
+    assert_eq!(parked.phase.as_deref(), Some("write"));
+    assert_eq!(parked.offset, Some(offset(3)));
+    assert_eq!(parked.record.unwrap().offset, 3);
+    world
+        .until("the other goes on", || {
+            world.sink.written_of(1).ends_with(&[2, 3, 4, 5])
+        })
+        .await;
+    checkpoint(&job).await;
+    let both = BTreeMap::from([(0, 3), (1, 6)]);
+    assert_eq!(offsets_of(&world.store.newest()), both);
+    let outcome = skip(&job, 0, 3).await;
+    assert!(
+        matches!(outcome, SkipOutcome::Skipped { .. }),
+        "{outcome:?}"
+    );
+    // What the client has fetched until it hears of that is thrown away.
+    world
+        .until("it is read again", || {
+            world.cluster.assigned(0).is_some_and(|(_, at)| at == 4)
+        })
+        .await;
+    world.cluster.deliver(0, 3..=5);
+    world
+        .until("it goes on behind the record", || {
+            world.sink.written_of(0).ends_with(&[2, 4, 5])
+        })
+        .await;
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+async fn out_of_range(world: &World, policy: PositionPolicy, bounds: (i64, i64)) -> JobHandle {
+    let setup = Setup {
+        partitions: BTreeMap::from([(0, Some(50)), (1, Some(0))]),
+        ..Setup::default()
+    };
+    let errors = ErrorsSpec::default();
+    let job = world.start_under(Format::Bytes, errors, policy, setup);
+    let cause = ConsumerError::OutOfRange {
+        partition: partition(0),
+        position: offset(50),
+    };
+    world.cluster.script(Scripted::Error(0, cause));
+    // What the brokers say is not known at once.
+    until_parked(&job, 0).await;
+    world.cluster.elect(0, bounds.0, bounds.1);
+    job
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_outside_the_log_says_what_is_lost() {
+    for (bounds, side, from, to) in [
+        ((70, 90), LostSide::BelowEarliest, 50, 70),
+        ((0, 45), LostSide::BeyondLatest, 45, 50),
+    ] {
+        let world = World::new();
+        let job = out_of_range(&world, PositionPolicy::Fail, bounds).await;
+        let status = until_status(&job, "the lost range", |status| {
+            status.parked[&partition(0)].lost.is_some()
+        })
+        .await;
+        let lost = LostRange {
+            side,
+            from: offset(from),
+            to: offset(to),
+            offsets: to - from,
+        };
+        assert_eq!(status.parked[&partition(0)].lost, Some(lost));
+        assert_eq!(status.notes[0].kind, "partition-parked");
+        assert_eq!(
+            status.notes[0].details["parked"]["lost"]["offsets"],
+            to - from
+        );
+        stop(&job, StopCheckpoint::Required).await;
+        assert_eq!(offsets_of(&world.store.newest())[&0], 50, "it did not jump");
+    }
+}
+
+/// The decision is stored before the first fetch (the cluster checks that), and told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_position_outside_the_log_is_moved_as_the_spec_says() {
+    for (policy, bounds, moved_to) in [
+        (PositionPolicy::Earliest, (70, 90), 70),
+        (PositionPolicy::Latest, (70, 90), 90),
+        (PositionPolicy::Earliest, (10, 45), 10),
+        (PositionPolicy::Latest, (10, 45), 45),
+    ] {
+        let world = World::new();
+        let job = out_of_range(&world, policy, bounds).await;
+        world
+            .until("it goes on there", || {
+                let assigned = world.cluster.assigned(0);
+                assigned.is_some_and(|(_, at)| at == moved_to)
+            })
+            .await;
+        let status = until_status(&job, "it is told", |status| status.parked.is_empty()).await;
+        assert_eq!(status.positions_moved, 1);
+        let told: Vec<&str> = status.notes.iter().map(|note| note.kind).collect();
+        assert_eq!(told, ["position-moved", "partition-goes-on"]);
+        let details = &status.notes[0].details;
+        assert_eq!(
+            (&details["from"], &details["to"]),
+            (&50.into(), &moved_to.into())
+        );
+        let newest = world.store.newest();
+        assert_eq!(newest.kind, CheckpointKind::Reset);
+        assert_eq!(offsets_of(&newest)[&0], moved_to);
+        assert_eq!(newest.positions[&partition(0)].position_id, newest.id);
+        world.cluster.deliver(0, moved_to..=moved_to + 2);
+        world.until_written(3).await;
+        stop(&job, StopCheckpoint::Required).await;
+    }
 }

@@ -12,7 +12,7 @@ use crate::{
         ports::{CheckpointStore, JobLease},
     },
     model::{
-        CheckpointId,
+        CheckpointId, TopicPartition,
         checkpoint::{
             Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
@@ -40,6 +40,7 @@ pub(super) enum Call {
     Failure,
     Outcome,
     Confirm,
+    Event,
 }
 
 struct State {
@@ -47,6 +48,7 @@ struct State {
     failed: Vec<FailedCheckpoint>,
     outcomes: BTreeMap<CheckpointId, GroupCommitStatus>,
     confirmed: usize,
+    events: Vec<(&'static str, serde_json::Value)>,
     answers: BTreeMap<Call, Answers>,
     calls: BTreeMap<Call, usize>,
     was_fenced: bool,
@@ -65,6 +67,7 @@ impl MemoryStore {
                 failed: Vec::new(),
                 outcomes: BTreeMap::new(),
                 confirmed: 0,
+                events: Vec::new(),
                 answers: BTreeMap::new(),
                 calls: BTreeMap::new(),
                 was_fenced: false,
@@ -79,7 +82,13 @@ impl MemoryStore {
 
     /// How every call is answered from now on.
     pub(super) fn answer(&self, answers: Answers) {
-        for call in [Call::Complete, Call::Failure, Call::Outcome, Call::Confirm] {
+        for call in [
+            Call::Complete,
+            Call::Failure,
+            Call::Outcome,
+            Call::Confirm,
+            Call::Event,
+        ] {
             self.answer_to(call, answers);
         }
     }
@@ -108,6 +117,11 @@ impl MemoryStore {
 
     pub(super) fn failed(&self) -> Vec<FailedCheckpoint> {
         self.state.lock().unwrap().failed.clone()
+    }
+
+    /// Entries of the history, in order.
+    pub(super) fn events(&self) -> Vec<(&'static str, serde_json::Value)> {
+        self.state.lock().unwrap().events.clone()
     }
 
     pub(super) fn outcome(&self, id: CheckpointId) -> Option<GroupCommitStatus> {
@@ -160,9 +174,16 @@ impl MemoryStore {
             let what = format!("checkpoint {} after {}", checkpoint.id, newest.id);
             self.pulse.violation(what);
         }
-        // I2: nothing goes back, and nothing is forgotten.
+        // I2: nothing goes back unless that is decided, and nothing is forgotten.
         let now = checkpoint.offsets();
+        let is_decided = |partition: &TopicPartition| {
+            let position = checkpoint.positions.get(partition);
+            position.is_some_and(|position| position.position_id == checkpoint.id)
+        };
         for (partition, before) in newest.offsets() {
+            if is_decided(&partition) {
+                continue;
+            }
             if now.get(&partition).is_none_or(|now| *now < before) {
                 let now = now.get(&partition);
                 let what = format!("{partition} went back from {before} to {now:?}");
@@ -208,6 +229,18 @@ impl CheckpointStore for MemoryStore {
         let status = group_commit.status;
         self.call(Call::Outcome, |state| {
             state.outcomes.insert(id, status);
+        })
+        .await
+    }
+
+    async fn note_event(
+        &self,
+        _lease: &JobLease,
+        kind: &'static str,
+        details: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        self.call(Call::Event, |state| {
+            state.events.push((kind, details.clone()));
         })
         .await
     }

@@ -41,6 +41,14 @@ impl Blockers {
         append(&mut self.entry(code, Vec::new).summary, summary);
     }
 
+    /// Adds what concerns no single partition, with what a start may carry to decide it.
+    pub(super) fn add_decision(&mut self, code: Code, summary: &str, choices: &[(&str, &str)]) {
+        let choices = choices
+            .iter()
+            .map(|(member, value)| json!({ *member: value }));
+        append(&mut self.entry(code, || choices.collect()).summary, summary);
+    }
+
     fn entry(&mut self, code: Code, choices: impl FnOnce() -> Vec<Value>) -> &mut Blocker {
         self.0.entry(code).or_insert_with(|| Blocker {
             code,
@@ -181,6 +189,19 @@ pub(super) fn list(partitions: &[TopicPartition]) -> String {
         text.push_str(&format!(" and {} more", partitions.len() - ENOUGH));
     }
     text
+}
+
+/// Adds blockers to a list that has one entry per code.
+pub(super) fn merge(list: &mut Vec<Blocker>, more: Vec<Blocker>) {
+    for blocker in more {
+        match list.iter_mut().find(|known| known.code == blocker.code) {
+            Some(known) => {
+                append(&mut known.summary, &blocker.summary);
+                known.partitions.extend(blocker.partitions);
+            }
+            None => list.push(blocker),
+        }
+    }
 }
 
 /// Keeps a summary of many partitions readable: the first few, then a mark that there are more.

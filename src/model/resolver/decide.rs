@@ -36,6 +36,7 @@ pub(super) struct Resolution<'a> {
     pub(super) blockers: Blockers,
     pub(super) leaderless: Vec<TopicPartition>,
     pub(super) gone: Vec<TopicPartition>,
+    pub(super) absent: Vec<TopicPartition>,
 }
 
 /// Whether there is a partition to decide about.
@@ -44,7 +45,9 @@ enum Presence<'a> {
     Read(Option<&'a PartitionFacts>),
     /// The spec does not read its topic.
     NotSubscribed,
-    /// Its topic was deleted, or created again with fewer partitions.
+    /// Its topic was deleted. It may come back.
+    Absent,
+    /// Its topic was created again with fewer partitions.
     Gone,
 }
 
@@ -71,6 +74,7 @@ impl<'a> Resolution<'a> {
             blockers,
             leaderless: Vec::new(),
             gone: Vec::new(),
+            absent: Vec::new(),
         }
     }
 
@@ -95,8 +99,16 @@ impl<'a> Resolution<'a> {
         let facts = match self.presence(partition) {
             Presence::Read(facts) => facts.unwrap_or(&no_facts),
             Presence::NotSubscribed => {
-                let dropped = Placed::new(None, StartReason::NotSubscribedNow);
-                return self.planned(partition, &no_facts, dropped);
+                return self.kept(partition, StartReason::Detached);
+            }
+            Presence::Absent => {
+                if self
+                    .known(partition)
+                    .is_some_and(|h| h.next_offset.is_some())
+                {
+                    self.absent.push(partition.clone());
+                }
+                return self.kept(partition, StartReason::PartitionGone);
             }
             Presence::Gone => {
                 self.drop_gone(partition);
@@ -121,7 +133,7 @@ impl<'a> Resolution<'a> {
         }
         let missing = &self.inputs.facts.missing_topics;
         if missing.iter().any(|topic| **topic == *partition.topic) {
-            return Presence::Gone;
+            return Presence::Absent;
         }
         let Some(now) = self.topics.get(&*partition.topic) else {
             return Presence::NotSubscribed;
@@ -135,10 +147,6 @@ impl<'a> Resolution<'a> {
 
     /// A partition that the recreated topic does not have: the same question to the operator as for the ones it has.
     fn drop_gone(&mut self, partition: &TopicPartition) {
-        if !self.topics.contains_key(&*partition.topic) {
-            // The whole topic is missing, which stands against the start by itself.
-            return;
-        }
         self.gone.push(partition.clone());
         let had_position = self
             .held(partition)
@@ -183,6 +191,27 @@ impl<'a> Resolution<'a> {
             .into_iter()
             .flatten()
             .find_map(|state| state.positions.get(partition))
+    }
+
+    /// What is stored of a partition that is not read: it has not moved since, so the newest checkpoint knows best.
+    fn known(&self, partition: &TopicPartition) -> Option<&'a CheckpointPosition> {
+        let newest = self.inputs.state?.positions.get(partition);
+        newest.or_else(|| self.held(partition))
+    }
+
+    /// A partition that this start does not read: its position, and the decision behind it, stay as they are.
+    fn kept(&self, partition: &TopicPartition, reason: StartReason) -> PlannedPartition {
+        let dropped = Placed::new(None, reason);
+        let planned = self.planned(partition, &PartitionFacts::default(), dropped);
+        let Some(known) = self.known(partition) else {
+            return planned;
+        };
+        PlannedPartition {
+            kept: known.next_offset,
+            position_id: known.next_offset.map(|_| known.position_id),
+            topic_id: known.topic_id.clone(),
+            ..planned
+        }
     }
 
     /// Whether the operator chose another checkpoint than the newest for this partition. Then that choice decides, like a
@@ -495,7 +524,10 @@ impl<'a> Resolution<'a> {
                 .inputs
                 .progress()
                 .and_then(|all| all.get(partition).copied()),
+            kept: None,
             position_id: placed.position_id,
+            stop_at: None,
+            stop_reason: None,
         };
         if planned.is_read() {
             let movement = self.movement(partition, facts, placed);
@@ -563,7 +595,13 @@ impl<'a> Resolution<'a> {
             self.blockers
                 .add(Code::UnknownPartition, unknown, &why, &[]);
         }
-        for topic in &self.inputs.facts.missing_topics {
+        let was_read = |topic: &String| {
+            let mut known = self.absent.iter();
+            known.any(|partition| *partition.topic == **topic)
+        };
+        // One that was read may come back, like one that is deleted while the job runs. One that never was is a mistake.
+        let missing = self.inputs.facts.missing_topics.iter();
+        for topic in missing.filter(|topic| !was_read(topic)) {
             let why = format!("topic {topic} does not exist");
             self.blockers.add_general(Code::UnknownTopic, &why);
         }

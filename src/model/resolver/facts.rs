@@ -11,7 +11,7 @@ use crate::model::{
     code::Code,
     ids::CheckpointId,
     job::{Isolation, PositionPolicy},
-    offset::Offset,
+    offset::{Offset, PartitionOffsets},
     start::{PartitionsByTopic, StartFrom},
     startup_mode::StartupMode,
     topic::{TopicId, TopicPartition},
@@ -59,6 +59,17 @@ pub struct BrokerFacts {
     pub partitions: BTreeMap<TopicPartition, PartitionFacts>,
     /// Topics of the spec that do not exist.
     pub missing_topics: Vec<String>,
+    /// What was asked for the ends of a bounded run; empty where none is to be resolved.
+    pub ends: EndFacts,
+}
+
+/// The answers that the ends of a bounded run rest on, besides the ends of the logs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EndFacts {
+    /// The group's committed offsets, for `stop_at: group-offsets`.
+    pub group: PartitionOffsets,
+    /// The first offsets at or after the instant of `stop_at: timestamp`.
+    pub at_timestamp: PartitionOffsets,
 }
 
 /// A checkpoint as the resolver needs it.

@@ -18,10 +18,12 @@
 //! the checkpoint that is written next remembers numbers and not wishes.
 //!
 //! The parts: `facts` go in; `decide` says what is wanted for one partition and `place` holds that against its log;
-//! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `plan` comes out.
+//! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `ends` says where
+//! the partitions of a bounded job end; `plan` comes out.
 
 mod blockers;
 mod decide;
+mod ends;
 mod facts;
 mod movement;
 mod place;
@@ -29,13 +31,14 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+pub use ends::{EndInputs, resolve_ends};
 pub use facts::{
-    BrokerFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState, SinkFacts,
-    SinkPosition, SinkProgress, StartPolicies, needed_facts,
+    BrokerFacts, EndFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState,
+    SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedPartition, PlannedSink, ProgressKnown, ResolvedStart, StartBasis,
-    StartReason, Warning,
+    Blocker, PlanTotals, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown, ResolvedStart,
+    StartBasis, StartReason, StopReason, Warning,
 };
 
 use super::{
@@ -174,6 +177,7 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         partitions,
         totals,
         sink: PlannedSink::of(inputs.sink),
+        bounded: None,
         blockers: Vec::new(),
         warnings: Vec::new(),
     };
@@ -218,6 +222,15 @@ fn warnings(
             code: Code::NoLeader,
             summary: format!(
                 "no leader answers for {names}; the other partitions go on and these follow"
+            ),
+        });
+    }
+    if !resolution.absent.is_empty() {
+        let names = blockers::list(&resolution.absent);
+        warnings.push(Warning {
+            code: Code::PartitionGone,
+            summary: format!(
+                "{names}: the topic does not exist now; the positions are kept, and reading goes on where it comes back"
             ),
         });
     }

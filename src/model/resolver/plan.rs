@@ -1,13 +1,18 @@
 //! The decision as it is shown, stored and carried out.
 
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{ProgressFacts, SinkFacts, SinkPosition};
 use crate::model::{
+    checkpoint::CheckpointPosition,
     code::Code,
     ids::CheckpointId,
     offset::Offset,
+    stop_at::StopAt,
     topic::{TopicId, TopicPartition},
 };
 
@@ -45,12 +50,33 @@ pub enum StartReason {
     BeyondLatest,
     /// The topic has another id than the checkpoint says: the policy decided, or blocks.
     TopicRecreated,
-    /// The checkpoint holds it, the spec no longer reads it.
-    NotSubscribedNow,
-    /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it.
+    /// The checkpoint holds it, the spec no longer reads it: its position is kept for the day on which it does again.
+    Detached,
+    /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it. Its position is
+    /// kept unless the topic was created again without it.
     PartitionGone,
     /// It has no leader; its position is decided by the startup mode, and stored, before its first fetch.
     NoLeader,
+}
+
+/// Why a partition of a bounded run ends where it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StopReason {
+    /// The run goes on: the end was resolved when it began.
+    RunGoesOn,
+    /// The end of what could be read.
+    StopLatest,
+    /// First record at or after the instant.
+    StopTimestamp,
+    /// No record at or after the instant: the end of what could be read.
+    StopTimestampPastEnd,
+    /// The given offset.
+    StopSpecificOffset,
+    /// The group's committed offset.
+    StopGroupOffset,
+    /// It appeared after the run had begun and is no part of it: it ends where it begins.
+    NotPartOfTheRun,
 }
 
 /// One partition of a plan.
@@ -68,7 +94,7 @@ pub struct PlannedPartition {
     pub earliest: Option<Offset>,
     /// Up to where the job can read; `null` without a leader.
     pub readable_end: Option<Offset>,
-    /// Offsets from `start_at` to `readable_end`.
+    /// Offsets from `start_at` to `readable_end`; of a bounded job to `stop_at`.
     pub to_read: Option<i64>,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,
@@ -81,9 +107,18 @@ pub struct PlannedPartition {
     /// Where the sink stands, by its own word; `null` where it keeps no progress or none of this partition that counts.
     #[serde(default)]
     pub sink: Option<SinkPosition>,
+    /// The position that stays stored of a partition that is not read now; `null` for one that is read, or was never read.
+    #[serde(default)]
+    pub kept: Option<Offset>,
     /// The checkpoint that decided this position, if it is not this start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_id: Option<CheckpointId>,
+    /// Where the partition of a bounded job ends: the first offset that is not read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_at: Option<Offset>,
+    /// Why it ends there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
 }
 
 impl PlannedPartition {
@@ -93,13 +128,13 @@ impl PlannedPartition {
         TopicPartition::new(self.topic.as_str(), self.partition)
     }
 
-    /// Whether the start reads it. The others are only shown, so that nobody misses them: they are neither assigned nor
-    /// part of the next checkpoint.
+    /// Whether the start reads it. The others are only shown, so that nobody misses them: they are not assigned, and of
+    /// them the next checkpoint has what is [kept](Self::kept).
     #[must_use]
     pub fn is_read(&self) -> bool {
         !matches!(
             self.reason,
-            StartReason::NotSubscribedNow | StartReason::PartitionGone
+            StartReason::Detached | StartReason::PartitionGone
         )
     }
 }
@@ -174,6 +209,21 @@ impl PlannedSink {
     }
 }
 
+/// The bounded run that a start begins or goes on with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedRun {
+    /// The wish of the spec.
+    pub stop_at: StopAt,
+    /// The checkpoint that began the run this start goes on with; `null` where the start begins a run.
+    pub goes_on_from: Option<CheckpointId>,
+    /// When the run that goes on began.
+    pub begun_at: Option<DateTime<Utc>>,
+    /// Partitions with an end.
+    pub partitions: usize,
+    /// Of these, the ones that begin at their end or behind it.
+    pub at_their_end: usize,
+}
+
 /// The decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResolvedStart {
@@ -193,6 +243,9 @@ pub struct ResolvedStart {
     /// Where the records go.
     #[serde(default)]
     pub sink: PlannedSink,
+    /// Where a bounded job ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounded: Option<PlannedRun>,
     /// What stands against it; a start is refused while there is one.
     pub blockers: Vec<Blocker>,
     /// What to know.
@@ -202,7 +255,7 @@ pub struct ResolvedStart {
 /// Sums of a plan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PlanTotals {
-    /// Offsets to read until the end as it is now, over the partitions where it is known.
+    /// Offsets to read until the end as it is now, or until the ends of a bounded run, over the partitions where it is known.
     pub to_read: i64,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,
@@ -221,7 +274,23 @@ impl ResolvedStart {
         self.set_aside.is_some()
     }
 
-    /// The partitions that the start assigns and stores.
+    /// The positions that the checkpoint of this start holds: of the partitions that are read, and what is kept of others.
+    #[must_use]
+    pub fn positions(&self, id: CheckpointId) -> BTreeMap<TopicPartition, CheckpointPosition> {
+        let stored = |planned: &&PlannedPartition| planned.is_read() || planned.kept.is_some();
+        let position = |planned: &PlannedPartition| CheckpointPosition {
+            next_offset: planned.start_at.or(planned.kept),
+            position_id: planned.position_id.unwrap_or(id),
+            topic_id: planned.topic_id.clone(),
+        };
+        self.partitions
+            .iter()
+            .filter(stored)
+            .map(|planned| (planned.topic_partition(), position(planned)))
+            .collect()
+    }
+
+    /// The partitions that the start assigns.
     pub fn read_partitions(&self) -> impl Iterator<Item = &PlannedPartition> {
         self.partitions.iter().filter(|planned| planned.is_read())
     }

@@ -15,6 +15,7 @@ use crate::model::{
     topic::{TopicId, TopicPartition},
 };
 
+mod ends;
 mod properties;
 
 use PositionPolicy::{Earliest, Fail, Latest};
@@ -1207,7 +1208,8 @@ fn topics_that_do_not_exist_are_refused() {
     let mut world = World::stored(&[(0, Some(150))]);
     world.facts.missing_topics = vec!["payments".to_owned(), "refunds".to_owned()];
     let payments = TopicPartition::new("payments", 0);
-    let position = world.state.as_ref().unwrap().positions[&orders(0)].clone();
+    let mut position = world.state.as_ref().unwrap().positions[&orders(0)].clone();
+    position.next_offset = None;
     world
         .state
         .as_mut()
@@ -1287,7 +1289,7 @@ fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
 }
 
 #[test]
-fn partitions_that_are_not_subscribed_now_are_shown_and_dropped() {
+fn partitions_that_are_not_subscribed_now_are_shown_and_kept() {
     let mut world = World::stored(&[(0, Some(150))]);
     world.facts.partitions = BTreeMap::from([(TopicPartition::new("payments", 0), facts())]);
     for from in [
@@ -1296,13 +1298,93 @@ fn partitions_that_are_not_subscribed_now_are_shown_and_dropped() {
         json!({"from": "shift", "by": 9}),
     ] {
         let resolved = world.clone().from(from.clone()).resolve();
-        assert_eq!(begins(&resolved, 0), (None, StartReason::NotSubscribedNow));
+        assert_eq!(begins(&resolved, 0), (None, StartReason::Detached));
         assert_eq!(numbers(&resolved, 0), (0, 0, 0, None));
         assert!(!of(&resolved, 0).is_read());
+        assert_eq!(stored_of(&resolved), [(orders(0), Some(150), 7)]);
         assert_eq!(resolved.totals.undecided_partitions, 0);
         let lonely = warned(&resolved).contains(&Code::CheckpointHasNoSubscribedPartition);
         assert_eq!(lonely, from == json!({}));
     }
+}
+
+/// What the checkpoint of the start holds of partitions that the start does not read.
+fn stored_of(resolved: &ResolvedStart) -> Vec<(TopicPartition, Option<i64>, i64)> {
+    let positions = resolved.positions(CheckpointId(10));
+    let read: Vec<TopicPartition> = resolved
+        .read_partitions()
+        .map(PlannedPartition::topic_partition)
+        .collect();
+    positions
+        .into_iter()
+        .filter(|(partition, _)| !read.contains(partition))
+        .map(|(partition, position)| {
+            let next_offset = position.next_offset.map(Offset::get);
+            (partition, next_offset, position.position_id.0)
+        })
+        .collect()
+}
+
+/// FLINK-39837: a cluster that was taken out of a job and put back began anew. The same for a topic.
+#[test]
+fn a_topic_that_is_read_again_goes_on_where_it_was_left() {
+    let payments = TopicPartition::new("payments", 0);
+    let mut without = World::stored(&[(0, Some(150))]);
+    without.facts.partitions = BTreeMap::from([(payments.clone(), facts())]);
+    let mut again = without.clone();
+    for id in 10..13 {
+        // Whoever takes the topic out may start the job as often as he likes.
+        again.state = Some(RestorableState {
+            positions: again.resolve().positions(CheckpointId(id)),
+            ..checkpoint(id, &[])
+        });
+    }
+    again.facts.partitions.insert(orders(0), facts());
+    let resolved = again.resolve();
+    assert_eq!(codes(&resolved), []);
+    assert_eq!(begins(&resolved, 0), (Some(150), StartReason::Checkpoint));
+    assert_eq!(of(&resolved, 0).position_id, Some(CheckpointId(7)));
+    // Created again meanwhile.
+    again.facts_of(0).topic_id = id("second");
+    assert_eq!(codes(&again.resolve()), [Code::TopicRecreated]);
+    // A position that was never decided is nothing to keep.
+    let mut waiting = World::stored(&[(0, None)]);
+    waiting.facts.partitions = without.facts.partitions;
+    assert_eq!(stored_of(&waiting.resolve()), []);
+}
+
+#[test]
+fn a_topic_that_was_read_and_is_deleted_does_not_stand_against_the_start() {
+    let payments = TopicPartition::new("payments", 0);
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.facts.partitions = BTreeMap::from([(payments, facts())]);
+    world.facts.missing_topics = vec!["orders".to_owned()];
+    let resolved = world.resolve();
+    assert_eq!(codes(&resolved), []);
+    assert_eq!(begins(&resolved, 0), (None, StartReason::PartitionGone));
+    assert_eq!(stored_of(&resolved), [(orders(0), Some(150), 7)]);
+    assert!(warned(&resolved).contains(&Code::PartitionGone));
+    // Whether it comes back as the same topic shows when it does.
+    world.facts.partitions.insert(orders(0), facts());
+    world.facts.missing_topics.clear();
+    assert_eq!(begins(&world.resolve(), 0).0, Some(150));
+    world.facts_of(0).topic_id = id("second");
+    assert_eq!(codes(&world.resolve()), [Code::TopicRecreated]);
+}
+
+#[test]
+fn a_pattern_that_matches_nothing_is_no_obstacle() {
+    let mut world = World::new();
+    world.facts.partitions.clear();
+    let resolved = world.resolve();
+    assert_eq!((codes(&resolved), resolved.partitions.len()), (vec![], 0));
+    // What appears later begins at its first record: the job has state now.
+    world.state = Some(checkpoint(9, &[]));
+    world.facts.partitions.insert(orders(0), facts());
+    assert_eq!(
+        begins(&world.resolve(), 0),
+        (Some(100), StartReason::NewSinceCheckpoint)
+    );
 }
 
 #[test]

@@ -10,10 +10,13 @@ use crate::model::{
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
     job_state::{DesiredState, JobState},
-    job_status::{CommitCounters, JobFailure, Waiting},
+    job_status::{BadRecordCounters, CommitCounters, DiscoveryStatus, JobFailure, Waiting},
+    parked::ParkedPartition,
     resolver::{PlanTotals, Warning},
     start::PendingStart,
     startup_mode::StartupMode,
+    stop_at::StopAt,
+    topic::TopicPartition,
 };
 
 /// A step that makes sense now, as a line to run.
@@ -78,6 +81,36 @@ pub struct Owner {
     pub epoch: LeaseEpoch,
 }
 
+/// Crashes that follow each other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct CrashLoopView {
+    /// Which restart of the loop it is: the one that is waited for, or that began the run.
+    pub restart: u32,
+    /// How many the strategy allows; `null` if it does not count them.
+    pub of: Option<u32>,
+    /// The strategy that decides.
+    pub strategy: &'static str,
+    /// When the next run begins; `null` unless the job is `backing-off`.
+    pub next_attempt_at: Option<DateTime<Utc>>,
+    /// What the loop began with.
+    pub first_cause: JobFailure,
+    /// What the newest run ended with.
+    pub last_cause: JobFailure,
+}
+
+/// How fast a job may go, and whether that holds it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LimitsView {
+    /// Records in a second; `null` for no limit.
+    pub records_per_s: Option<u64>,
+    /// Bytes of keys and values in a second; `null` for no limit.
+    pub bytes_per_s: Option<u64>,
+    /// Whether there are records now that the limits hold back; `null` when it does not run.
+    pub throttled: Option<bool>,
+    /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
+    pub throttled_ms: Option<i64>,
+}
+
 /// Lines to copy for the things one does to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Commands {
@@ -91,6 +124,30 @@ pub struct Commands {
     pub trigger_checkpoint: String,
     /// Compare the offsets.
     pub offsets: String,
+}
+
+/// The bounded run of a job (`source.stop_at`), and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BoundedView {
+    /// Where it is to end, in the words of the spec.
+    pub stop_at: StopAt,
+    /// The `start` checkpoint that made numbers of it; `null` before the first start with this `stop_at`.
+    pub begun_by: Option<CheckpointId>,
+    /// When that was.
+    pub begun_at: Option<DateTime<Utc>>,
+    /// When the job came to be `finished` with it.
+    pub finished_at: Option<DateTime<Utc>>,
+    /// Partitions with an end; `/offsets` shows each `stop_offset`.
+    pub partitions: usize,
+    /// Of these, the ones that are read up to it.
+    pub ended_partitions: usize,
+    /// Offsets from the positions (of a job that does not run, from the checkpoint) to the ends; `null` where unknown.
+    pub remaining: Option<i64>,
+    /// Partitions that are read as far as can be, whose log does not reach the end yet: it has not grown that far, or a
+    /// transaction is open before it.
+    pub waits_for_log: Vec<TopicPartition>,
+    /// Partitions that are parked before their ends: the run does not end until they go on.
+    pub parked: Vec<TopicPartition>,
 }
 
 /// One job.
@@ -128,6 +185,8 @@ pub struct JobView {
     pub commit_mode: &'static str,
     /// The startup mode and whether it counts.
     pub startup_mode: ModeEffect,
+    /// The bounded run; `null` for a job without an end.
+    pub bounded: Option<BoundedView>,
     /// A start asked for ahead of time.
     pub pending_start: Option<PendingStart>,
     /// Whether a restart is needed for the spec to count wholly.
@@ -138,14 +197,27 @@ pub struct JobView {
     pub owner: Option<Owner>,
     /// What it waits for.
     pub waiting: Vec<Waiting>,
+    /// The crashes that the job was started again after, until a run has lasted; `null` if there are none.
+    pub crash_loop: Option<CrashLoopView>,
+    /// How fast it may go.
+    pub limits: LimitsView,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
+    /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of
+    /// its last run.
+    pub parked: Vec<ParkedPartition>,
     /// Records given to the sink in this run; `null` when it does not run.
     pub records: Option<u64>,
     /// Bytes of keys and values given to the sink in this run; `null` when it does not run.
     pub bytes: Option<u64>,
     /// Records dropped in this run because the client delivered them twice; `null` when it does not run.
     pub redelivered: Option<u64>,
+    /// Records that could not be processed and were left out in this run; `null` when it does not run.
+    pub bad_records: Option<BadRecordCounters>,
+    /// Positions that their logs did not hold and that were moved in this run; `null` when it does not run.
+    pub positions_moved: Option<u64>,
+    /// How it looks for new partitions; `null` when it does not run.
+    pub discovery: Option<DiscoveryStatus>,
     /// The sink's delivery guarantee, in the words of docs/guarantees.md.
     pub delivery: &'static str,
     /// The labels.

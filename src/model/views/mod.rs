@@ -2,6 +2,7 @@
 //!
 //! Unknown is `null`, never 0, and each sum says how many partitions it could not include.
 
+mod attempt;
 mod checkpoint;
 mod deletion;
 mod job;
@@ -11,11 +12,12 @@ mod records;
 mod reset;
 mod skip;
 
+pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
-    Commands, JobItem, JobLag, JobList, JobView, LastCheckpoint, ModeEffect, NextStep, Owner,
-    SpecApplied, StartupModeView,
+    BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
+    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,

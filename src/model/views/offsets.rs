@@ -7,6 +7,8 @@ use crate::model::{
     job::Isolation,
     job_state::JobState,
     offset::Offset,
+    parked::ParkedPartition,
+    resolver::StartReason,
 };
 
 use super::NextStep;
@@ -146,12 +148,19 @@ pub struct PartitionOffsetsView {
     pub last_stable: Option<Offset>,
     /// End of the log.
     pub latest: Option<Offset>,
-    /// Up to where this job can read: `last_stable` or `latest`, by its isolation. Lags are measured to it.
+    /// Up to where this job can read: `last_stable` or `latest`, by its isolation. Lags are measured to it, or to
+    /// `stop_offset` where that comes before.
     pub readable_end: Option<Offset>,
+    /// Where the bounded run ends: the first offset that is not read. `null` for a job without an end.
+    pub stop_offset: Option<Offset>,
     /// The live position: next record to read.
     pub position: Option<Offset>,
+    /// Why the run began to read it where it did; `null` for a job that does not run, and while it waits for a position.
+    pub start_reason: Option<StartReason>,
     /// The position in the newest completed checkpoint.
     pub checkpointed: Option<Offset>,
+    /// The checkpoint that last decided its position from outside: a start, a skip, a discovery.
+    pub position_id: Option<CheckpointId>,
     /// The group's committed offset.
     pub group_committed: Option<Offset>,
     /// Where the sink stands, by its own word: everything before is in the target. `null` for a sink that keeps no progress.
@@ -169,6 +178,8 @@ pub struct PartitionOffsetsView {
     pub oldest_unread_age_ms: Option<i64>,
     /// How far unread records are from being deleted.
     pub retention: Retention,
+    /// Why it is not read at the moment; `null` if it is.
+    pub parked: Option<ParkedPartition>,
     /// What is notable.
     pub flags: Vec<Flag>,
 }
@@ -250,8 +261,10 @@ pub enum Flag {
     TopicRecreated,
     /// The checkpoint does not hold it.
     NewSinceCheckpoint,
-    /// The checkpoint holds it, the spec does not read it.
-    NotSubscribedNow,
+    /// The checkpoint holds it, the spec does not read it: its position is kept for the day on which it does again.
+    Detached,
+    /// It is read, and the brokers do not have it any more. Its position is kept.
+    PartitionGone,
     /// It has no leader.
     NoLeader,
     /// The group's offset is ahead of the checkpoint.
@@ -262,6 +275,8 @@ pub enum Flag {
     StoreBehindSink,
     /// The sink was written to and does not know any more how far it has come.
     ProgressLost,
+    /// It is parked: not read until somebody decides or its cause goes away.
+    Parked,
     /// The numbers were taken at different moments; a lag below zero is shown as 0.
     Skewed,
 }

@@ -27,6 +27,9 @@ pub struct StartPlanView {
     pub startup_mode: ModeEffect,
     /// What to do next.
     pub next: Vec<NextStep>,
+    /// Milliseconds that the spec's limit `records_per_s` makes it take to read up to the end as it is now, if every offset is
+    /// a record; `null` without the limit.
+    pub catch_up_ms: Option<i64>,
     /// The decision.
     #[serde(flatten)]
     pub resolved: ResolvedStart,

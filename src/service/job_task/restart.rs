@@ -116,7 +116,7 @@ impl JobTask {
         };
         let (state, blocked) = (JobState::Stopped, ended.blocked.as_ref());
         match self.settle_as(&lease, state, blocked, true).await {
-            Ok(()) | Err(Trouble::Fenced) => {
+            Ok(_) | Err(Trouble::Fenced) => {
                 self.lease = None;
                 true
             }

@@ -26,7 +26,7 @@ use crate::{
         error::ServiceError,
         monitor::refresh_checkpoint,
         sink_progress,
-        skip::{judge_running, not_blocked_there, passed_report, position_in, skip_report},
+        skip::{failed_at, not_blocked_there, passed_report, position_in, skip_report},
         start_plans::start_checkpoint,
     },
     store::{JobRow, OperationOutcome},
@@ -46,12 +46,8 @@ impl JobTask {
                 .finish(operation, &failed("the request is read", &error))
                 .await;
         };
-        if self.run.is_some() {
-            let outcome = match judge_running(&self.job, &request) {
-                Ok(report) => unchanged(&report),
-                Err(error) => failed("refused", &error),
-            };
-            return self.finish(operation, &outcome).await;
+        if let Some(run) = self.run.clone() {
+            return self.skip_live(operation, &request, run).await;
         }
         let ended = match self.work_out_skip(operation, &request).await {
             Err(Trouble::Refused(error)) => {
@@ -128,7 +124,7 @@ impl JobTask {
         }
         let stands_at = position_in(&resolved, request).map_err(Trouble::Refused)?;
         let desired = claim.row.desired_state;
-        let next = match judge(request, stands_at, claim.row.failed_record.as_ref()) {
+        let next = match judge(request, stands_at, &failed_at(&claim.row)) {
             SkipVerdict::Skip(next) => next,
             SkipVerdict::Passed => {
                 let report = passed_report(request, stands_at, desired, false);
@@ -168,7 +164,7 @@ impl JobTask {
     }
 
     /// What is kept of the record. One that cannot be read is left out all the same.
-    async fn record_of(
+    pub(super) async fn record_of(
         &self,
         row: &JobRow,
         cluster: Arc<dyn KafkaCluster>,
@@ -204,7 +200,7 @@ impl JobTask {
     }
 }
 
-fn unchanged(report: &SkipReport) -> OperationOutcome {
+pub(super) fn unchanged(report: &SkipReport) -> OperationOutcome {
     OperationOutcome::Succeeded {
         changed: false,
         step: "the job stands behind it already".to_owned(),

@@ -1,13 +1,13 @@
 //! How a run begins: the lease, the sink's claim, the decision, the stored positions, and only then the consumers.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     Asked, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
-    waiting::within,
+    parked::Told, waiting::within,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -17,23 +17,30 @@ use crate::{
         ports::{CheckpointStore, JobLease, KafkaCluster},
     },
     model::{
+        attempt::AttemptKind,
         checkpoint::Checkpoint,
         code::Code,
         health::HealthWindow,
         ids::{CheckpointId, InstallId},
         job_state::JobState,
         job_status::JobFailure,
+        offset::PartitionOffsets,
         operation::Operation,
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
+        restart::CrashLoop,
         start::StartRequest,
+        stop_at::BoundedRun,
+        topic::TopicPartition,
         views::{RestartReport, StartReport},
     },
     service::{
         core::{Core, JobEntry},
+        dead_letters,
         error::ServiceError,
         next_steps::RefusedStart,
         operations::already_running,
         sink_progress::{self, make_sink},
+        specs::apply_live,
         start_plans::{
             Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
             what_changed_outside,
@@ -41,6 +48,14 @@ use crate::{
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
+
+/// Where a run begins and ends.
+pub(super) struct RunBegin {
+    /// The stored `start` checkpoint.
+    start: Checkpoint,
+    reasons: BTreeMap<TopicPartition, StartReason>,
+    ends: Option<PartitionOffsets>,
+}
 
 impl JobTask {
     pub(super) async fn start(&mut self, asked: Option<&Asked>) {
@@ -50,12 +65,15 @@ impl JobTask {
             }
             return;
         }
-        self.show(JobState::Starting);
-        let failed_before = {
+        let before = {
             let mut facts = self.job.shared();
             facts.refused = None;
-            facts.row.failure.take()
+            Before {
+                backs_off: facts.shown_state().0 == JobState::BackingOff,
+                failure: facts.row.failure.take(),
+            }
         };
+        self.show(JobState::Starting);
         let outcome = self.try_start(asked).await;
         self.job.shared().waiting.clear();
         match outcome {
@@ -86,7 +104,7 @@ impl JobTask {
                 tracing::warn!(job = %self.job.name, detail, "the start is tried again");
                 self.start_later();
             }
-            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, failed_before).await,
+            Err(Trouble::Refused(error)) => self.refuse_start(asked, error, before).await,
         }
     }
 
@@ -113,7 +131,11 @@ impl JobTask {
         let claim = self.claim_sink(operation, &lease).await?;
         let row = &claim.row;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
-        let (resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        let (mut resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        if asked.is_some() {
+            let letters = dead_letters::look(&core, &row.spec).await;
+            resolved.blockers.extend(letters.blocker());
+        }
         if !resolved.blockers.is_empty() {
             return Err(Trouble::Refused(start_blocked(row, &resolved)));
         }
@@ -125,11 +147,28 @@ impl JobTask {
             claim.sink.identity(),
             core.now(),
         );
+        let kind = match asked {
+            None => self.next_kind,
+            Some(asked) if asked.restarting.is_some() => AttemptKind::Restart,
+            Some(_) => AttemptKind::Start,
+        };
+        // An operator who starts a job has seen what it crashed of.
+        let crash_loop = row
+            .crash_loop
+            .clone()
+            .filter(|_| kind.is_automatic())
+            .map(|crash_loop| CrashLoop {
+                next_attempt_at: None,
+                ..crash_loop
+            });
         let record = StartRecord {
             generation: row.generation,
             spec: row.spec.clone(),
+            kind,
+            crash_loop: crash_loop.clone(),
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
+            bounded: resolved.bounded_run(checkpoint.id, core.now()),
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
         };
         self.insist(operation, "the positions are stored", || async {
@@ -139,8 +178,17 @@ impl JobTask {
             Ok(())
         })
         .await?;
+        self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, checkpoint.id);
-        self.spawn(claim, lease, checkpoint, cluster).await;
+        let reasons = resolved.partitions.iter();
+        let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
+        let begin = RunBegin {
+            start: checkpoint,
+            reasons: reasons.collect(),
+            ends: record.bounded.as_ref().map(BoundedRun::stop_offsets),
+        };
+        self.job.shared().bounded = record.bounded;
+        self.spawn(claim, lease, begin, cluster).await;
         Ok(report)
     }
 
@@ -234,7 +282,7 @@ impl JobTask {
 
     /// Takes the lease, or goes on with the one that is held.
     pub(super) async fn own(&mut self, operation: Option<&Operation>) -> Step<JobLease> {
-        if let Some(lease) = self.lease {
+        if let Some(lease) = self.lease.filter(|_| !self.lease_is_used) {
             return Ok(lease);
         }
         let core = Arc::clone(&self.core);
@@ -257,6 +305,7 @@ impl JobTask {
             .await?;
         CrashPoint::LeaseTaken.reached();
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -370,21 +419,29 @@ impl JobTask {
         &mut self,
         claim: Claim,
         lease: JobLease,
-        start: Checkpoint,
+        begin: RunBegin,
         cluster: Arc<dyn KafkaCluster>,
     ) {
         let Claim {
             row, install, sink, ..
         } = claim;
         let core = &self.core;
+        let dead_letters = core.dead_letters(&row.spec).unwrap_or_else(|error| {
+            // The start was checked: the server's file has changed since.
+            tracing::warn!(job = %self.job.name, %error, "no dead letters can be written; a bad record parks its partition");
+            None
+        });
         let run = JobHandle::spawn(JobRun {
             name: row.name.clone(),
             install,
             spec: row.spec.clone(),
             lease,
-            start,
+            start: begin.start,
+            reasons: begin.reasons,
+            ends: begin.ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
+            dead_letters,
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),
             lease_health: core.lease_health.subscribe(),
@@ -405,25 +462,30 @@ impl JobTask {
         self.run = Some(run);
         self.sink = Some(sink);
         self.failed_run = false;
+        self.lease_is_used = true;
+        self.next_kind = AttemptKind::Recovery;
         self.show(JobState::Running);
         self.core.refresh(&self.job).await;
         self.job.measure_soon.notify_one();
         // The spec may have changed while the start was under way.
-        let declared = self.job.row().spec.checkpoint;
-        if declared != row.spec.checkpoint
-            && let Some(run) = &self.run
+        let declared = self.job.row().spec;
+        if let Some(run) = &self.run
+            && (
+                &declared.checkpoint,
+                &declared.limits,
+                &declared.source.partition_discovery,
+            ) != (
+                &row.spec.checkpoint,
+                &row.spec.limits,
+                &row.spec.source.partition_discovery,
+            )
         {
-            run.set_checkpointing(declared).await;
+            apply_live(run, &declared).await;
         }
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    pub(super) async fn refuse_start(
-        &mut self,
-        asked: Option<&Asked>,
-        error: ServiceError,
-        failed_before: Option<JobFailure>,
-    ) {
+    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
         if !error.blockers.is_empty() {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
@@ -441,42 +503,70 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return self.finish(operation, &outcome).await;
         };
+        if before.backs_off {
+            return self.back_off_again(operation, &outcome, &lease).await;
+        }
         let core = Arc::clone(&self.core);
         let settled = self
             .settle(|| async {
                 let ended = Some((&operation.id, &outcome));
                 let store = &core.store;
-                match &failed_before {
+                let rests = match &before.failure {
                     None => {
                         store
                             .refuse_start(&lease, ended, asked.desired_if_refused())
-                            .await?;
+                            .await?
                     }
                     // It needs a decision as before, and it should run as before.
                     Some(failure) => {
                         let state = JobState::Failed;
                         store
                             .settle_stopped(&lease, ended, state, Some(failure), true)
-                            .await?;
+                            .await?
                     }
-                }
-                Ok(())
+                };
+                Ok(rests)
             })
             .await;
-        if settled.is_err() {
+        let Ok(rests) = settled else {
             return;
-        }
+        };
         self.lease = None;
-        match &failed_before {
-            None => {
-                let desired = asked.desired_if_refused();
-                self.show_row(JobState::Stopped, Some(desired), None);
-            }
-            Some(failure) => self.show_row(JobState::Failed, None, Some(failure)),
+        match &before.failure {
+            None => self.show_row(rests, Some(asked.desired_if_refused()), None),
+            Some(failure) => self.show_row(rests, None, Some(failure)),
         }
         self.core.announce(&operation.id);
         self.core.refresh(&self.job).await;
     }
+
+    /// A refused start leaves a job that backs off as it was: it begins by itself when its pause is over.
+    async fn back_off_again(
+        &mut self,
+        operation: &Operation,
+        outcome: &OperationOutcome,
+        lease: &JobLease,
+    ) {
+        let store = &self.core.store;
+        let settled = self
+            .settle(|| async {
+                let state = JobState::BackingOff;
+                Ok(store.set_state(lease, state, None).await?)
+            })
+            .await;
+        if matches!(settled, Err(Trouble::Fenced)) {
+            self.lease = None;
+        }
+        self.next_kind = AttemptKind::AfterCrash;
+        self.show_row(JobState::BackingOff, None, None);
+        self.finish(operation, outcome).await;
+    }
+}
+
+/// How the job stood before a start.
+struct Before {
+    failure: Option<JobFailure>,
+    backs_off: bool,
 }
 
 pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
@@ -534,6 +624,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
     let mut statuses = run.watch_status();
     let mut completed: Option<CheckpointId> = None;
     let mut seen_failure: Option<CheckpointId> = None;
+    let mut told = Told::default();
     while statuses.changed().await.is_ok() {
         let status = Arc::clone(&statuses.borrow_and_update());
         let newest = status.last_checkpoint.as_ref().map(|last| last.id);
@@ -541,6 +632,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
             completed = newest;
             job.shared().counters.completed += 1;
         }
+        told.follow(&core, &job, &status).await;
         let Some((id, failure)) = &status.last_failed else {
             continue;
         };

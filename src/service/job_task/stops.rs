@@ -17,7 +17,9 @@ use crate::{
         ports::{JobLease, Sink},
     },
     model::{
+        attempt::AttemptOutcome,
         code::Code,
+        job::OnCancel,
         job_state::{DesiredState, JobState},
         job_status::JobFailure,
         operation::Operation,
@@ -41,12 +43,18 @@ impl JobTask {
         let until = Instant::now() + request.timeout.0;
         let mut report = None;
         let mut blocked = None;
+        // A job that has finished meanwhile stays so: there is nothing to stop.
+        let mut state = match before {
+            JobState::Finished => before,
+            _ => JobState::Stopped,
+        };
         if let Some(run) = self.run.clone() {
             let Some(ended) = self.end_run(run, operation, request, until).await else {
                 return;
             };
             report = ended.report;
             blocked = ended.blocked;
+            state = ended.state;
         }
         let report = match report {
             Some(report) => report,
@@ -57,7 +65,8 @@ impl JobTask {
         };
         note_step(&self.core, operation, "the lease is released").await;
         self.failed_run = false;
-        self.settle_stop(operation, &report, blocked.as_ref()).await;
+        self.settle_stop(operation, &report, state, blocked.as_ref())
+            .await;
     }
 
     /// Stops the run for an operation. `None`: it goes on or has failed, and the operation has ended with that.
@@ -71,7 +80,9 @@ impl JobTask {
         let mut ended = EndedRun {
             report: None,
             blocked: None,
+            state: JobState::Stopped,
         };
+        let mut how = AttemptOutcome::Stopped;
         self.show(JobState::Stopping);
         note_step(&self.core, operation, "the last checkpoint is being taken").await;
         if let Some(lease) = self.lease {
@@ -89,6 +100,11 @@ impl JobTask {
                 let now = self.core.now();
                 ended.blocked = outcome.blocked.as_ref().map(|error| error.failure(now));
             }
+            Ok(JobEnd::Finished(outcome)) => {
+                ended.report = Some(self.stop_report(&run, &outcome, until).await);
+                ended.state = JobState::Finished;
+                how = AttemptOutcome::Finished;
+            }
             Ok(JobEnd::Failed(error)) => {
                 self.failed_run = true;
                 if matches!(error, JobError::Fenced) {
@@ -99,6 +115,8 @@ impl JobTask {
                 {
                     self.forget_run();
                     let failure = error.failure(self.core.now());
+                    let outcome = AttemptOutcome::Failed;
+                    self.note_end(outcome, Some(&failure)).await;
                     let refused = ServiceError::new(
                         Code::JobFailed,
                         format!(
@@ -113,10 +131,13 @@ impl JobTask {
                     return None;
                 }
                 tracing::warn!(job = %self.job.name, %error, "the run failed while it was being stopped");
+                how = AttemptOutcome::Failed;
                 ended.blocked = Some(error.failure(self.core.now()));
             }
         }
+        self.keep_parked().await;
         self.forget_run();
+        self.note_end(how, ended.blocked.as_ref()).await;
         // Whoever waits for the stop sees its last checkpoint in every view.
         refresh_checkpoint(&self.core, &self.job).await;
         Some(ended)
@@ -127,8 +148,19 @@ impl JobTask {
         &mut self,
         operation: &Operation,
         report: &StopReport,
+        state: JobState,
         blocked: Option<&JobFailure>,
     ) {
+        let row = self.job.row();
+        let deletes =
+            state == JobState::Stopped && row.spec.checkpoint.on_cancel == OnCancel::Delete;
+        let mut report = report.clone();
+        if deletes {
+            // Whatever was said of the checkpoints holds no longer.
+            report.will_replay = None;
+            report.resume_from =
+                SinkEnd::quiet(report.fence).resume_from(None, row.spec.startup_mode.name());
+        }
         let outcome = OperationOutcome::Succeeded {
             changed: true,
             step: "released".to_owned(),
@@ -148,19 +180,25 @@ impl JobTask {
             let settled = self
                 .settle(|| async {
                     let ended = Some((&operation.id, &outcome));
-                    let state = JobState::Stopped;
                     CrashPoint::BeforeStopSettled.reached();
-                    core.store
-                        .settle_stopped(&lease, ended, state, blocked, false)
-                        .await?;
+                    let rests = if deletes {
+                        core.store
+                            .settle_canceled(&lease, (&operation.id, &outcome), blocked)
+                            .await?
+                    } else {
+                        core.store
+                            .settle_stopped(&lease, ended, state, blocked, false)
+                            .await?
+                    };
                     CrashPoint::StopSettled.reached();
-                    Ok(())
+                    Ok(rests)
                 })
                 .await;
             match settled {
-                Ok(()) => {
+                Ok(rests) => {
                     self.lease = None;
-                    self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+                    self.show_row(rests, Some(DesiredState::Stopped), None);
+                    refresh_checkpoint(&self.core, &self.job).await;
                     self.core.refresh(&self.job).await;
                     self.core.announce(&operation.id);
                     self.job.measure_soon.notify_one();
@@ -218,6 +256,7 @@ impl JobTask {
             })
             .await?;
         self.lease = Some(lease);
+        self.lease_is_used = false;
         Ok(lease)
     }
 
@@ -297,7 +336,8 @@ impl JobTask {
         let newest = newest.ok().flatten();
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         // A start that never came to consume gave nothing to its sink; of a run that died or failed nobody knows.
-        let never_began = before != JobState::Failed && row.running.is_none() && !self.failed_run;
+        let has_run = matches!(before, JobState::Failed | JobState::BackingOff);
+        let never_began = !has_run && row.running.is_none() && !self.failed_run;
         Some(StopReport {
             checkpoint: None,
             position_lag: None,
@@ -360,14 +400,15 @@ impl JobTask {
         }
         let settled = self.settle_as(&lease, JobState::Stopped, None, false).await;
         self.lease = None;
-        if settled.is_ok() {
-            self.show_row(JobState::Stopped, Some(DesiredState::Stopped), None);
+        if let Ok(state) = settled {
+            self.show_row(state, Some(DesiredState::Stopped), None);
             self.core.refresh(&self.job).await;
         }
     }
 
     /// The server goes down: a last checkpoint, and the job starts again when a server comes up.
     pub(super) async fn shut_down(mut self) {
+        let mut state = JobState::Stopped;
         if let Some(run) = self.run.take() {
             let left = self.core.shutdown_time_left();
             let patience = left.saturating_sub(SETTLE_RESERVE).max(FIRST_PAUSE);
@@ -378,17 +419,29 @@ impl JobTask {
                 Ok(Ok(JobEnd::Failed(error))) => {
                     tracing::warn!(job = %self.job.name, %error, "the run failed while the server went down");
                 }
+                Ok(Ok(JobEnd::Finished(_))) => state = JobState::Finished,
                 Ok(Ok(JobEnd::Stopped(_)) | Err(_)) => {}
                 Err(_elapsed) => {
                     tracing::warn!(job = %self.job.name, "the run did not end in time");
                 }
             }
             self.forget_run();
+            let how = match state {
+                JobState::Finished => AttemptOutcome::Finished,
+                _ => AttemptOutcome::ServerStopped,
+            };
+            self.note_end(how, None).await;
         }
         let Some(lease) = self.lease else {
             return;
         };
-        let settled = self.settle_as(&lease, JobState::Stopped, None, true).await;
+        // The pause after a crash is not shortened by the server's own.
+        if self.job.state() == JobState::BackingOff {
+            state = JobState::BackingOff;
+        }
+        // A job that has come to its ends does not start again by itself.
+        let keep_desired = state != JobState::Finished;
+        let settled = self.settle_as(&lease, state, None, keep_desired).await;
         if settled.is_err() {
             tracing::warn!(job = %self.job.name, "the lease is left to run out");
         }

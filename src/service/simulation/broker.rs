@@ -150,9 +150,14 @@ impl KafkaCluster for ModelCluster {
                 name: TOPIC.to_owned(),
                 id: Some(TopicId("id".into())),
                 partitions: Some(partitions.collect()),
+                internal: false,
             }]
         })
         .await
+    }
+
+    async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
+        self.ask("list topics", |_| vec![TOPIC.to_owned()]).await
     }
 
     async fn log_bounds(

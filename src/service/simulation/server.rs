@@ -403,6 +403,7 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
+                        run: None,
                     };
                 }
                 Err(_) => self.pause(&mut attempts).await?,
@@ -487,8 +488,11 @@ impl Server {
             spec: self.spec.clone(),
             lease,
             start,
+            reasons: std::collections::BTreeMap::new(),
+            ends: None,
             kafka,
             sink,
+            dead_letters: None,
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
@@ -513,7 +517,11 @@ impl Server {
                 .decide(&cluster, &*sink, &progress, &plain, &intent)
                 .await?;
             let stands_at = position_in(&resolved, request).unwrap_or(None);
-            let verdict = judge(request, stands_at, row.failed_record.as_ref());
+            let verdict = judge(
+                request,
+                stands_at,
+                &row.failed_record.iter().collect::<Vec<_>>(),
+            );
             let checkpoint = match verdict {
                 SkipVerdict::Skip(next) if resolved.blockers.is_empty() => {
                     let mut checkpoint = self
@@ -553,7 +561,7 @@ impl Server {
         self.run = None;
         let error = match end {
             JobEnd::Failed(error) => error,
-            JobEnd::Stopped(_) => {
+            JobEnd::Stopped(_) | JobEnd::Finished(_) => {
                 self.world
                     .state()
                     .violation(format_args!("I9: a run ended without being asked to"));
@@ -579,6 +587,7 @@ impl Server {
                 self.restart().await;
             }
             JobError::Decode { .. }
+            | JobError::DeadLetter { .. }
             | JobError::Consumer(_)
             | JobError::Sink(_)
             | JobError::Store(_)
@@ -610,7 +619,12 @@ impl Server {
             JobError::Fenced
             | JobError::Decode { .. }
             | JobError::Consumer(ConsumerError::OutOfRange { .. }) => true,
-            JobError::Consumer(ConsumerError::Kafka(_))
+            JobError::Consumer(
+                ConsumerError::Kafka(_)
+                | ConsumerError::TopicUnknown { .. }
+                | ConsumerError::TopicRecreated { .. },
+            )
+            | JobError::DeadLetter { .. }
             | JobError::Sink(_)
             | JobError::Store(_)
             | JobError::Panicked { .. } => false,
@@ -664,7 +678,9 @@ impl Server {
                     drop(gone_on.await);
                     return;
                 }
-                Ok(JobEnd::Stopped(outcome)) => self.judge_stop(&run, &outcome),
+                Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome)) => {
+                    self.judge_stop(&run, &outcome)
+                }
                 Ok(JobEnd::Failed(error)) => {
                     self.note_failure(&error);
                     if matches!(error, JobError::Fenced) {
@@ -764,7 +780,9 @@ impl Server {
         if let Some(run) = self.run.take() {
             let stop = run.stop(StopCheckpoint::BestEffort, Duration::from_secs(10));
             match timeout(Duration::from_secs(40), stop).await {
-                Ok(Ok(JobEnd::Stopped(outcome))) => self.judge_stop(&run, &outcome),
+                Ok(Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome))) => {
+                    self.judge_stop(&run, &outcome)
+                }
                 Ok(Ok(JobEnd::Failed(error))) => self.note_failure(&error),
                 Ok(Err(_)) => {}
                 Err(_elapsed) => self

@@ -439,6 +439,16 @@ impl CheckpointStore for ModelStore {
         .await
     }
 
+    async fn note_event(
+        &self,
+        lease: &JobLease,
+        _kind: &'static str,
+        _details: &serde_json::Value,
+    ) -> Result<(), StoreError> {
+        self.write_of_run(lease, |state, epoch| state.hold(epoch).map(drop))
+            .await
+    }
+
     async fn record_failure(
         &self,
         lease: &JobLease,

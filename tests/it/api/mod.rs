@@ -3,6 +3,7 @@
 //! Calls are made by operation id from `openapi/handover.json`, and every answer is held against it: its status must be
 //! documented, its body must fit the schema, and the code of a problem must be one that the operation names.
 
+mod attempts;
 mod checkpoints;
 mod deletions;
 mod jobs;
@@ -309,6 +310,7 @@ impl Scene {
 #[test]
 fn every_operation_is_called_by_a_test() {
     let sources = [
+        include_str!("attempts.rs"),
         include_str!("checkpoints.rs"),
         include_str!("deletions.rs"),
         include_str!("jobs.rs"),

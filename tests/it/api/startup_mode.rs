@@ -66,6 +66,32 @@ fn a_changed_mode_is_never_silently_ignored() {
         "{:#}",
         plan.body["totals"]
     );
+
+    // Called off: only the one that is meant, once, and then the checkpoint counts again.
+    let pending = &set.body["pending_start"];
+    let call_off = |id: &str| {
+        let call = client.job("cancelNextStart", &job).query("id", id);
+        call.expect(200).body
+    };
+    let another = call_off("another");
+    assert_eq!(
+        (&another["changed"], &another["pending_start"]),
+        (&json!(false), pending)
+    );
+    let cancelled = call_off(pending["id"].as_str().expect("an id"));
+    assert_eq!(
+        (&cancelled["changed"], &cancelled["discarded"]),
+        (&json!(true), pending)
+    );
+    assert_eq!(cancelled["because"], "checkpoint-exists", "{cancelled:#}");
+    assert!(cancelled["pending_start"].is_null(), "{cancelled:#}");
+    let again = client.job("cancelNextStart", &job).expect(200).body;
+    assert_eq!(
+        (&again["changed"], &again["discarded"]),
+        (&json!(false), &json!(null))
+    );
+    let plan = client.job("getStartPlan", &job).expect(200);
+    assert_eq!(plan.body["totals"]["replayed"], 0, "{:#}", plan.body);
 }
 
 #[test]

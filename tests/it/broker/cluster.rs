@@ -141,7 +141,20 @@ async fn a_position_outside_the_log_is_reported_with_its_number() {
             partition,
             position,
         } => assert_eq!((partition, position), (outside, offset(1_000))),
-        ConsumerError::Kafka(other) => panic!("{other}"),
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn every_topic_is_listed_and_kafkas_own_are_marked() {
+    let topic = topic("listed", 1).await;
+    let cluster = cluster();
+    let listed = cluster.list_topics().await.unwrap();
+    assert!(listed.contains(&topic), "{listed:?}");
+    let own = listed.iter().find(|name| *name == "__consumer_offsets");
+    let asked: Vec<String> = own.into_iter().cloned().chain([topic]).collect();
+    for topic in cluster.describe_topics(&asked).await.unwrap() {
+        assert_eq!(topic.internal, topic.name.starts_with("__"), "{topic:?}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! A record that cannot be read: the job stands exactly before it, says so, and is led past it by one record.
+//! A record that cannot be read, with `errors.block: job`: the job stands exactly before it, says so, and is led past it by
+//! one record.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ fn poisoned(name: &str) -> Scene {
     scene.produce(0, 5);
     scene.produce(1, 3);
     let spec = with(scene.spec(&earliest()), "/source/format", json!("json"));
+    let spec = with(spec, "/errors", json!({"block": "job"}));
     scene.job.put_spec(&with(spec, "/parallelism", json!(2)));
     scene
 }

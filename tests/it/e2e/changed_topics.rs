@@ -119,54 +119,6 @@ fn a_topic_recreated_under_a_producer_is_read_from_its_first_record() {
     assert_eq!(repeats, 0);
 }
 
-/// confluentinc/librdkafka issue 4836: a consumer was told nothing of its topic's deletion.
-#[test]
-fn a_topic_deleted_under_a_running_job_shows() {
-    let scene = Scene::new("deleted", 2);
-    scene.produce_all(3);
-    scene.run(&earliest());
-    scene.await_exactly(0, &[(0, 0..3), (1, 0..3)]);
-    scene.kafka.delete_topic(&scene.name);
-    eventually("the job says that its topic is gone", SOON, || {
-        let view = scene.job.view();
-        if view["health"]["status"] == "waiting" && view.to_string().contains("unknown-topic") {
-            return Ok(());
-        }
-        Err(format!("{view:#}"))
-    });
-    let view = scene.job.offsets();
-    for row in &view.partitions {
-        assert_eq!((row.position, row.checkpointed), (Some(3), Some(0)));
-        assert_eq!((row.latest, row.lag.position), (None, None), "{row:?}");
-    }
-    // The positions are kept: the last checkpoint of the stop holds them.
-    scene.job.stop();
-    assert_eq!(scene.checkpointed().1, [(0, Some(3)), (1, Some(3))].into());
-}
-
-/// The same, and the topic is made again under the job: whatever the client does there, the job does not look well.
-#[test]
-fn a_topic_recreated_under_a_running_job_shows() {
-    let scene = Scene::new("recreated-running", 1);
-    scene.produce(0, 3);
-    scene.run(&earliest());
-    scene.await_exactly(0, &[(0, 0..3)]);
-    // While the server sleeps, so that its client cannot see the topic without records: it goes on at offset 3.
-    scene.server.signal("-STOP");
-    scene.kafka.delete_topic(&scene.name);
-    scene.kafka.create_topic(&scene.name, 1);
-    scene.produce(0, 10);
-    scene.server.signal("-CONT");
-    eventually("the job says that its topic is another one", SOON, || {
-        let view = scene.job.view();
-        let says = view.to_string().contains("topic-recreated");
-        if says && view["health"]["status"] != "ok" {
-            return Ok(());
-        }
-        Err(format!("{view:#}"))
-    });
-}
-
 /// redpanda-data/connect issue 2366, apache/druid issue 11658: records that expired under a consumer left it stuck or made it
 /// reset for ever. The policy is applied once, and the range that is lost is named before and after.
 #[test]

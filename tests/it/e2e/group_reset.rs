@@ -39,7 +39,9 @@ fn the_group_of_a_job_that_is_not_stopped_is_not_moved() {
 
     // A job that has failed has no run, and is still to be stopped: then nothing starts it in between.
     let spec = with(scene.spec(&earliest()), "/source/format", json!("json"));
-    scene.job.put_spec(&spec);
+    scene
+        .job
+        .put_spec(&with(spec, "/errors", json!({"block": "job"})));
     scene.producer.send(&scene.name, 0, b"{not json", None);
     scene.producer.flush();
     scene.job.operate_any("/start", &json!({}));

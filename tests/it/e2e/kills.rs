@@ -1,5 +1,7 @@
 //! `kill -9`, again and again.
 
+mod backing_off;
+mod bounded;
 mod crash_points;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -66,6 +68,7 @@ fn a_skip_and_a_restart_survive_a_kill_in_the_middle() {
     scene.producer.flush();
     scene.produce(0, 2);
     let spec = with(scene.spec(&earliest()), "/source/format", json!("json"));
+    let spec = with(spec, "/errors", json!({"block": "job"}));
     scene.job.put_spec(&spec);
     scene.job.operate_any("/start", &json!({}));
     scene.server.await_state(&scene.job, "failed");

@@ -4,21 +4,28 @@
 //! of a neighbouring project that it makes impossible here, where there is one.
 
 mod bad_record;
+mod bounded;
 mod broker;
 mod changed_topics;
+mod dead_letters;
+mod discovery;
 mod group;
 mod group_reset;
 mod kills;
 mod landing;
 mod latency;
 mod librdkafka;
+mod limits;
+mod many_calls;
 mod many_partitions;
 mod oldest_unread;
 mod outages;
 mod parallelism;
+mod parked;
 mod postgres;
 mod quiet_sink;
 mod restart;
+mod restarts;
 mod retention;
 mod shutdown;
 mod sink_progress;

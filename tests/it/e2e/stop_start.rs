@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Scene, decided, earliest, spec};
+use super::{Scene, decided, earliest, spec, with};
 use crate::support::unique;
 
 /// akka/akka-projection PR 383: a resume read the last processed record again.
@@ -188,4 +188,41 @@ fn epochs_and_checkpoint_numbers_only_grow() {
         );
         (epoch, id) = now;
     }
+}
+
+/// Flink's retention on cancel: a stop leaves nothing to resume from, and the answer says so. What still needs a checkpoint has
+/// it: a restart, and a server that comes back.
+#[test]
+fn a_stop_deletes_checkpoints_where_the_spec_says_so_and_a_restart_does_not() {
+    let mut scene = Scene::new("on-cancel", 1);
+    scene.produce(0, 5);
+    let spec = with(
+        scene.spec(&earliest()),
+        "/checkpoint/on_cancel",
+        json!("delete"),
+    );
+    scene.job.put_spec(&spec);
+    scene.job.start(&json!({}));
+    scene.await_exactly(0, &[(0, 0..5)]);
+    scene.job.operate("/restart", &json!({}));
+    scene.server.terminate();
+    scene.server.boot();
+    scene.server.await_state(&scene.job, "running");
+    scene.produce(0, 1);
+    scene.await_exactly(0, &[(0, 0..6)]);
+
+    let report = scene.job.stop();
+    assert_eq!(report["checkpoint"]["status"], "completed", "{report:#}");
+    assert_eq!(report["resume_from"], "startup mode earliest", "{report:#}");
+    assert_eq!(report["will_replay"], Value::Null, "{report:#}");
+    let newest = scene.job.view()["last_checkpoint"].clone();
+    assert_eq!(newest, Value::Null);
+    let plan = scene.job.plan();
+    assert_eq!(
+        (plan.basis.as_str(), plan.starts()),
+        ("startup-mode", [(0, 0)].into())
+    );
+    let mark = scene.server.log.mark();
+    scene.job.start(&json!({}));
+    scene.await_exactly(mark, &[(0, 0..6)]);
 }

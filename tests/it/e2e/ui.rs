@@ -12,13 +12,15 @@ use crate::support::producer::Load;
 fn the_first_page_shows_jobs_and_offsets_in_a_browser() {
     let scene = Scene::new("first-page", 3);
     scene.produce(0, 20);
-    scene.job.put_spec(&with(
-        scene.spec(&earliest()),
-        "/checkpoint/interval",
-        json!("2s"),
-    ));
+    scene.produce(2, 4);
+    scene.producer.send(&scene.name, 2, b"{not json", None);
+    scene.producer.flush();
+    let spec = with(scene.spec(&earliest()), "/checkpoint/interval", json!("2s"));
+    scene
+        .job
+        .put_spec(&with(spec, "/source/format", json!("json")));
     scene.job.start(&json!({}));
-    scene.await_exactly(0, &[(0, 0..20)]);
+    scene.await_exactly(0, &[(0, 0..20), (2, 0..4)]);
     let load = Load::start(&scene.kafka, &scene.name, 2, 20);
     let web = format!("{}/web", env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("node")

@@ -91,6 +91,19 @@ impl Warehouse {
         });
     }
 
+    /// Runs a statement in the target.
+    pub(super) fn run(&self, sql: &str) {
+        self.target.run(sql);
+    }
+
+    /// Offsets of the rows of a partition, in order.
+    pub(super) fn offsets_of(&self, partition: i32) -> Vec<i64> {
+        let rows = self.target.rows(&format!(
+            "SELECT pos FROM orders WHERE part = {partition} ORDER BY pos"
+        ));
+        rows.iter().map(|row| sqlx::Row::get(row, 0)).collect()
+    }
+
     pub(super) fn rows(&self) -> i64 {
         self.target.column("SELECT count(*) FROM orders")[0]
     }

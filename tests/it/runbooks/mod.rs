@@ -1,6 +1,7 @@
 //! The pages of `docs/runbooks/` in the situations they are for: their lines are run as they are written, by one shell, on
 //! the real server; each must succeed and print what the page says, and afterwards the records say whether it helped.
 
+mod bad_record;
 mod broker_gone;
 mod fell_behind;
 mod out_of_range;
@@ -43,6 +44,7 @@ macro_rules! runbooks {
 }
 
 runbooks! {
+    "bad-record.md" => bad_record,
     "broker-gone.md" => broker_gone,
     "fell-behind.md" => fell_behind,
     "out-of-range.md" => out_of_range,

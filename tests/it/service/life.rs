@@ -210,7 +210,10 @@ async fn a_record_that_is_not_what_the_format_says_fails_the_job_and_can_be_left
     let job = job();
     let source =
         json!({"connection": "main", "topics": [topic], "group_id": topic, "format": "json"});
-    server.create(&job, &topic, json!({"source": source})).await;
+    let errors = json!({"block": "job"});
+    server
+        .create(&job, &topic, json!({"source": source, "errors": errors}))
+        .await;
     succeeded(&server.start_job(&job, json!({})).await);
     server.in_state(&job, JobState::Failed).await;
     let view = server.view(&job).await;

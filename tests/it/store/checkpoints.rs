@@ -9,10 +9,13 @@ use handover::{
             CheckpointKind, CheckpointPhases, CheckpointPosition, CheckpointStatus, GroupCommit,
             GroupCommitStatus,
         },
-        ids::CheckpointId,
-        topic::TopicPartition,
+        ids::{CheckpointId, OperationId},
+        job_state::{DesiredState, JobState},
+        offset::Offset,
+        stop_at::{BoundedRun, RunEnd, StopAt},
+        topic::{TopicId, TopicPartition},
     },
-    store::CheckpointFilter,
+    store::{CheckpointFilter, OperationOutcome, StartRecord},
 };
 use serde_json::json;
 
@@ -511,5 +514,165 @@ async fn a_job_that_does_not_commit_has_no_pending_commits() {
             expected,
             "{id}"
         );
+    }
+}
+
+/// A stop of a job that retains nothing leaves the numbers and nothing to resume from; a repetition changes nothing.
+#[tokio::test]
+async fn a_stop_that_deletes_checkpoints_leaves_only_the_number() {
+    let world = World::new().await;
+    let (job, _, lease) = world.owned_job("orders").await;
+    for id in 1..=4 {
+        let stored = checkpoint(&lease, id, CheckpointKind::Periodic, id * 10);
+        world.store.complete(&lease, &stored).await.unwrap();
+    }
+    world
+        .store
+        .record_failure(&lease, &failed(&lease, 5))
+        .await
+        .unwrap();
+    let stored = checkpoint(&lease, 6, CheckpointKind::Stop, 60);
+    world.store.complete(&lease, &stored).await.unwrap();
+    let operation = OperationId::from_text("op_01stop");
+    let outcome = OperationOutcome::Succeeded {
+        changed: true,
+        step: "released".to_owned(),
+        result: json!({}),
+    };
+    for _ in 0..2 {
+        let settled = world
+            .store
+            .settle_canceled(&lease, (&operation, &outcome), None)
+            .await;
+        assert_eq!(settled.unwrap(), JobState::Stopped);
+    }
+    assert_eq!(world.store.latest_checkpoint(job.uid).await.unwrap(), None);
+    let all = world
+        .store
+        .checkpoints(
+            job.uid,
+            &CheckpointFilter {
+                limit: 10,
+                ..CheckpointFilter::default()
+            },
+        )
+        .await
+        .unwrap();
+    let left: Vec<_> = all.iter().map(|one| (one.id.0, one.superseded)).collect();
+    assert_eq!(left, [(6, true)]);
+    assert_eq!(
+        world.store.next_checkpoint_id(job.uid).await.unwrap(),
+        CheckpointId(7)
+    );
+}
+
+/// A bounded run is stored with its start's checkpoint; the next start replaces it, and only a start does.
+#[tokio::test]
+async fn a_bounded_run_lasts_until_a_start_replaces_it() {
+    let world = World::new().await;
+    let (job, owner, lease) = world.owned_job("orders").await;
+    let run = |stop_offset: i64| BoundedRun {
+        stop_at: StopAt::Latest,
+        begun_by: CheckpointId(1),
+        begun_at: now(),
+        finished_at: None,
+        ends: BTreeMap::from([
+            (
+                TopicPartition::new("orders", 0),
+                RunEnd {
+                    stop_offset: Offset::new(stop_offset).unwrap(),
+                    topic_id: Some(TopicId("abc".into())),
+                },
+            ),
+            (
+                TopicPartition::new("a.b_c-D", 17),
+                RunEnd {
+                    stop_offset: Offset::ZERO,
+                    topic_id: None,
+                },
+            ),
+        ]),
+    };
+    let bounded = run(70);
+    let record = StartRecord {
+        bounded: Some(bounded.clone()),
+        ..start_record(&job)
+    };
+    let start = checkpoint(&lease, 1, CheckpointKind::Start, 0);
+    for _ in 0..2 {
+        world
+            .store
+            .store_start(&lease, &start, &record)
+            .await
+            .unwrap();
+        let read = world.store.bounded_run(job.uid).await.unwrap();
+        assert_eq!(read, Some(bounded.clone()));
+    }
+    let settled = world
+        .store
+        .settle_stopped(&lease, None, JobState::Finished, None, false)
+        .await;
+    assert_eq!(settled.unwrap(), JobState::Finished);
+    let row = world.reload(&job).await;
+    assert_eq!(
+        (row.state, row.desired_state),
+        (JobState::Finished, DesiredState::Stopped)
+    );
+    let read = world.store.bounded_run(job.uid).await.unwrap().unwrap();
+    assert!(read.finished_at.is_some());
+
+    // A start that is refused, or called off by a stop, leaves it finished.
+    let lease = world
+        .store
+        .take_lease(job.uid, &owner)
+        .await
+        .unwrap()
+        .unwrap();
+    world
+        .store
+        .set_state(&lease, JobState::Starting, None)
+        .await
+        .unwrap();
+    let refused = world
+        .store
+        .refuse_start(&lease, None, DesiredState::Stopped)
+        .await;
+    assert_eq!(refused.unwrap(), JobState::Finished);
+    let lease = world
+        .store
+        .take_lease(job.uid, &owner)
+        .await
+        .unwrap()
+        .unwrap();
+    let stopped = world
+        .store
+        .settle_stopped(&lease, None, JobState::Stopped, None, false)
+        .await;
+    assert_eq!(stopped.unwrap(), JobState::Finished);
+
+    // Another run, and one without an end.
+    for (id, bounded) in [(2, Some(run(90))), (3, None)] {
+        let lease = world
+            .store
+            .take_lease(job.uid, &owner)
+            .await
+            .unwrap()
+            .unwrap();
+        let start = checkpoint(&lease, id, CheckpointKind::Start, 0);
+        let record = StartRecord {
+            bounded: bounded.clone(),
+            ..start_record(&job)
+        };
+        world
+            .store
+            .store_start(&lease, &start, &record)
+            .await
+            .unwrap();
+        assert_eq!(world.store.bounded_run(job.uid).await.unwrap(), bounded);
+        let stopped = world
+            .store
+            .settle_stopped(&lease, None, JobState::Stopped, None, false)
+            .await;
+        assert_eq!(stopped.unwrap(), JobState::Stopped);
     }
 }

@@ -78,6 +78,7 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             set_aside: None,
             partitions: Vec::new(),
             totals: PlanTotals::default(),
+            bounded: None,
             blockers: Vec::new(),
             warnings: Vec::new(),
             summary: String::new(),

@@ -69,10 +69,16 @@ const PROTECTED: [(&str, Call); 9] = [
             store
                 .settle_stopped(lease, None, JobState::Failed, None, false)
                 .await
+                .map(drop)
         })
     }),
     ("refuse_start", |store, lease, _| {
-        Box::pin(async move { store.refuse_start(lease, None, DesiredState::Running).await })
+        Box::pin(async move {
+            store
+                .refuse_start(lease, None, DesiredState::Running)
+                .await
+                .map(drop)
+        })
     }),
 ];
 

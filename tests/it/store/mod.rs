@@ -5,6 +5,7 @@
     reason = "tests look at the database behind the store's back, from tasks of their own, with the time of the wall"
 )]
 
+mod attempts;
 mod cancellation;
 mod checkpoints;
 mod deletions;
@@ -24,6 +25,7 @@ use chrono::{DateTime, Utc};
 use handover::{
     engine::ports::JobLease,
     model::{
+        attempt::AttemptKind,
         checkpoint::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
             FailedCheckpoint,
@@ -224,6 +226,9 @@ fn start_record(job: &JobRow) -> StartRecord {
         spec: job.spec.clone(),
         consumed_pending: None,
         set_aside: false,
+        bounded: None,
+        kind: AttemptKind::Start,
+        crash_loop: None,
         operation: None,
     }
 }

@@ -6,14 +6,16 @@ use handover::{
         ids::{JobUid, OperationId},
         job_state::DesiredState,
         operation::{Operation, OperationKind, OperationStatus},
+        start::{PendingStart, StartFrom},
     },
     store::{
-        CreateOperation, IdempotencyKey, JobRow, NewOperation, OperationFilter, OperationOutcome,
+        CancelStart, CreateOperation, IdempotencyKey, JobRow, NewOperation, OperationFilter,
+        OperationOutcome,
     },
 };
 use serde_json::json;
 
-use super::World;
+use super::{World, now};
 
 pub(super) fn new_operation(id: &str, job: &JobRow, kind: OperationKind) -> NewOperation {
     NewOperation {
@@ -540,4 +542,48 @@ async fn a_reason_may_hold_any_character() {
         world.store.open_operations(job.uid).await.unwrap()[0].1,
         odd.request
     );
+}
+
+#[tokio::test]
+async fn a_start_asked_for_ahead_is_called_off_unless_a_start_may_have_read_it() {
+    let world = World::new().await;
+    let store = &world.store;
+    let job = world.job("orders").await;
+    let pending = PendingStart {
+        id: "one".to_owned(),
+        from: StartFrom::Latest,
+        partitions: None,
+        requested_by: "test".to_owned(),
+        at: now(),
+    };
+    let cancel = async |only| {
+        let why = Some("INC-4711");
+        store
+            .cancel_pending_start(job.uid, only, "test", why)
+            .await
+            .unwrap()
+    };
+    assert_eq!(cancel(None).await, CancelStart::NotPending);
+    store.set_pending_start(job.uid, &pending).await.unwrap();
+    assert_eq!(cancel(Some("two")).await, CancelStart::NotPending);
+    for (id, kind) in [
+        ("op_1", OperationKind::Start),
+        ("op_2", OperationKind::Restart),
+    ] {
+        let start = created(create(&world, &new_operation(id, &job, kind)).await);
+        let refused = cancel(Some("one")).await;
+        assert!(
+            matches!(&refused, CancelStart::Busy(busy) if busy.id == start.id),
+            "{refused:?}"
+        );
+        store.finish_operation(&start.id, &done()).await.unwrap();
+    }
+    assert_eq!(cancel(Some("one")).await, CancelStart::Cancelled(pending));
+    let row = store.job_by_uid(job.uid).await.unwrap().unwrap();
+    assert_eq!(row.pending_start, None);
+    assert_eq!(cancel(Some("one")).await, CancelStart::NotPending);
+    let told = world
+        .count("SELECT count(*) FROM events WHERE kind = 'next-start-cancelled' AND details ->> 'reason' = 'INC-4711'")
+        .await;
+    assert_eq!(told, 1);
 }

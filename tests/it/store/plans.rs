@@ -36,6 +36,7 @@ async fn a_plan_comes_back_as_it_was_stored() {
             partitions: Vec::new(),
             sink: PlannedSink::default(),
             totals: PlanTotals::default(),
+            bounded: None,
             blockers: Vec::new(),
             warnings: Vec::new(),
         },

@@ -16,6 +16,7 @@ struct Row {
     kind: String,
     completed: bool,
     superseded: bool,
+    automatic: bool,
     /// Seconds since 1970.
     ended_at: i64,
 }
@@ -27,7 +28,8 @@ fn kept(rows: &BTreeMap<i64, Row>, now: i64) -> BTreeSet<i64> {
             .rev()
             .filter(move |row| row.completed == completed)
     };
-    let special = |row: &Row| matches!(row.kind.as_str(), "start" | "stop" | "manual");
+    let special =
+        |row: &Row| matches!(row.kind.as_str(), "start" | "stop" | "manual") && !row.automatic;
     let mut kept = BTreeSet::new();
     kept.extend(newest_first(true).take(20).map(|row| row.id));
     for (span, within) in [(MINUTE, HOUR), (HOUR, 7 * DAY)] {
@@ -65,14 +67,14 @@ async fn rows(world: &World) -> (BTreeMap<i64, Row>, i64) {
         .fetch_one(&world.sql)
         .await
         .unwrap();
-    let rows: Vec<(i64, String, bool, bool, i64)> =
-        sqlx::query_as("SELECT id, kind, status = 'completed', superseded, floor(extract(epoch FROM ended_at))::bigint FROM checkpoints")
+    let rows: Vec<(i64, String, bool, bool, bool, i64)> =
+        sqlx::query_as("SELECT id, kind, status = 'completed', superseded, automatic, floor(extract(epoch FROM ended_at))::bigint FROM checkpoints")
             .fetch_all(&world.sql)
             .await
             .unwrap();
     let rows = rows
         .into_iter()
-        .map(|(id, kind, completed, superseded, ended_at)| {
+        .map(|(id, kind, completed, superseded, automatic, ended_at)| {
             (
                 id,
                 Row {
@@ -80,6 +82,7 @@ async fn rows(world: &World) -> (BTreeMap<i64, Row>, i64) {
                     kind,
                     completed,
                     superseded,
+                    automatic,
                     ended_at,
                 },
             )
@@ -88,14 +91,14 @@ async fn rows(world: &World) -> (BTreeMap<i64, Row>, i64) {
     (rows, now)
 }
 
-/// One checkpoint each ten seconds, over `days`: every hundredth failed, a stop and a start every four hours or so, now and
-/// then a manual one. What is older than `superseded_after` days is set aside if that is asked for.
+/// One checkpoint each ten seconds, over `days`: every hundredth failed, a stop and a start every four hours or so, every
+/// third of these starts an automatic one, now and then a manual one. What is older than `superseded_after` days is set aside if that is asked for.
 async fn fill(world: &World, days: i64, all_superseded: bool) {
     sqlx::query(
-        "INSERT INTO checkpoints (job_uid, id, kind, status, epoch, started_at, ended_at, confirmed_at, failure, group_commit_status, superseded)
+        "INSERT INTO checkpoints (job_uid, id, kind, status, epoch, started_at, ended_at, confirmed_at, failure, group_commit_status, superseded, automatic)
          SELECT j.uid, n, CASE WHEN n % 1500 = 0 THEN 'stop' WHEN n % 1500 = 1 THEN 'start' WHEN n % 3001 = 7 THEN 'manual' ELSE 'periodic' END,
                 CASE WHEN f THEN 'failed' ELSE 'completed' END, 1, t, t, CASE WHEN NOT f THEN t END,
-                CASE WHEN f THEN '{\"code\": \"x\", \"phase\": \"store\", \"summary\": \"\", \"slowest\": []}'::json END, 'off', $2
+                CASE WHEN f THEN '{\"code\": \"x\", \"phase\": \"store\", \"summary\": \"\", \"slowest\": []}'::json END, 'off', $2, n % 4500 = 1
          FROM jobs j, generate_series(1, $1) n, LATERAL (SELECT n % 100 = 3 OR n > $1 - 2 AS f, clock_timestamp() - interval '10 seconds' * ($1 - n) AS t) x",
     )
     .bind(days * DAY / 10)

@@ -120,6 +120,10 @@ impl Api {
         self.expect(&Method::PUT, path, Some(body))
     }
 
+    pub(crate) fn patch(&self, path: &str, body: &Value) -> Value {
+        self.expect(&Method::PATCH, path, Some(body))
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> Value {
         self.expect(&Method::POST, path, Some(body))
     }
@@ -311,7 +315,9 @@ pub(crate) struct PartitionRow {
     pub(crate) latest: Option<i64>,
     pub(crate) readable_end: Option<i64>,
     pub(crate) position: Option<i64>,
+    pub(crate) start_reason: Option<String>,
     pub(crate) checkpointed: Option<i64>,
+    pub(crate) position_id: Option<i64>,
     pub(crate) group_committed: Option<i64>,
     pub(crate) sink_committed: Option<i64>,
     pub(crate) sink_ahead_of_checkpoint: Option<i64>,

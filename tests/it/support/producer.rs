@@ -109,6 +109,16 @@ impl Producer {
         });
     }
 
+    /// Sends one record with a key and waits.
+    pub(crate) fn produce_keyed(&self, topic: &str, partition: i32, key: &str) {
+        let record = BaseRecord::<str, [u8]>::to(topic)
+            .partition(partition)
+            .key(key)
+            .payload(b"{}");
+        self.queue(topic, partition, record);
+        self.flush();
+    }
+
     /// Sends one record with a time stamp and waits.
     pub(crate) fn produce_at(&self, topic: &str, partition: i32, timestamp_ms: i64) {
         self.send(topic, partition, b"{}", Some(timestamp_ms));
@@ -129,6 +139,10 @@ impl Producer {
         if let Some(timestamp) = timestamp_ms {
             record = record.timestamp(timestamp);
         }
+        self.queue(topic, partition, record);
+    }
+
+    fn queue(&self, topic: &str, partition: i32, mut record: BaseRecord<'_, str, [u8]>) {
         loop {
             match self.inner.send(record) {
                 Ok(()) => break,

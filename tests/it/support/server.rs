@@ -32,6 +32,8 @@ pub(crate) struct TestServer {
     lives: u32,
     /// Where the next process dies.
     crash_at: Option<String>,
+    /// Where the next process panics, and how often.
+    panic_at: Option<String>,
     process: Option<Running>,
     /// Last, so that it is dropped when the server is gone.
     _database: Option<Database>,
@@ -114,6 +116,7 @@ bootstrap_servers = "{}"
             config,
             lives: 0,
             crash_at: None,
+            panic_at: None,
             process: None,
             _database: None,
         };
@@ -135,6 +138,12 @@ bootstrap_servers = "{}"
     pub(crate) fn boot_to_crash(&mut self, point: &str) {
         self.crash_at = Some(point.to_owned());
         self.spawn(Output::Followed);
+    }
+
+    /// Starts the process, whose code panics at this point as often as said, and waits until it is ready.
+    pub(crate) fn boot_to_panic(&mut self, point: &str) {
+        self.panic_at = Some(point.to_owned());
+        self.boot();
     }
 
     /// Waits until the process has died at its crash point.
@@ -182,6 +191,9 @@ bootstrap_servers = "{}"
         }
         if let Some(point) = self.crash_at.take() {
             command.env(crash_point::VARIABLE, point);
+        }
+        if let Some(point) = self.panic_at.take() {
+            command.env(crash_point::PANIC_VARIABLE, point);
         }
         let (written, read) = self.output_file();
         let stdout = match output {

@@ -68,6 +68,7 @@ fn broker_facts() -> impl Strategy<Value = BrokerFacts> {
                 })
                 .collect(),
             missing_topics,
+            ends: EndFacts::default(),
         })
 }
 
@@ -305,16 +306,10 @@ fn after_a_start(world: &World, resolved: &ResolvedStart, heard: &[(bool, i64)])
         _ => None,
     };
     let id = ids.chain(in_sink).max().unwrap_or(CheckpointId(0)).next();
-    let mut positions = BTreeMap::new();
+    let positions = resolved.positions(id);
     for (planned, (has_heard, kept)) in resolved.read_partitions().zip(heard.iter().cycle()) {
         let partition = planned.topic_partition();
         let position_id = planned.position_id.unwrap_or(id);
-        let position = CheckpointPosition {
-            next_offset: planned.start_at,
-            position_id,
-            topic_id: planned.topic_id.clone(),
-        };
-        positions.insert(partition.clone(), position);
         let log = world
             .facts
             .partitions

@@ -1,0 +1,263 @@
+//! Automatic restarts: a real panic in the engine, again and again, and what the job shows of it.
+
+use std::time::{Duration, Instant};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::{Value, json};
+
+use super::{Scene, earliest, with};
+use crate::support::wait::{SOON, eventually, now_ms};
+
+impl Scene {
+    /// A job whose sink's records make its subtasks panic so many times: after the sink has a batch, before the job knows.
+    pub(super) fn that_panics(name: &str, times: u32, restart: &Value) -> Self {
+        let mut scene = Self::new(name, 1);
+        scene.server.kill();
+        scene
+            .server
+            .boot_to_panic(&format!("batch-written:{times}"));
+        scene
+            .job
+            .put_spec(&with(scene.spec(&earliest()), "/restart", restart.clone()));
+        scene.produce(0, 10);
+        scene
+    }
+
+    fn attempts(&self) -> Vec<Value> {
+        let page = self.job.api.get(&self.job.at("/attempts"));
+        page["items"].as_array().expect("a list").clone()
+    }
+}
+
+pub(super) fn fixed_delay(attempts: u32, delay: &str) -> Value {
+    json!({"strategy": "fixed-delay", "attempts": attempts, "delay": delay})
+}
+
+fn outcomes(attempts: &[Value]) -> Vec<(String, String)> {
+    let word = |value: &Value| value.as_str().unwrap_or("runs").to_owned();
+    attempts
+        .iter()
+        .map(|attempt| (word(&attempt["kind"]), word(&attempt["outcome"])))
+        .collect()
+}
+
+fn as_words(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs
+        .iter()
+        .map(|(kind, outcome)| ((*kind).to_owned(), (*outcome).to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_job_that_crashes_is_started_again_and_keeps_what_it_first_crashed_of() {
+    let scene = Scene::that_panics("crashes", 3, &fixed_delay(5, "20ms"));
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 10)]);
+    let view = scene.job.view();
+    assert_eq!(
+        (&view["state"], &view["failure"]),
+        (&json!("running"), &Value::Null)
+    );
+    let crash_loop = &view["crash_loop"];
+    assert_eq!(
+        (&crash_loop["restart"], &crash_loop["of"]),
+        (&json!(3), &json!(5)),
+        "{view:#}"
+    );
+    assert_eq!(crash_loop["first_cause"]["code"], "panicked", "{view:#}");
+    let words = "subtask 0 crashed: HANDOVER_PANIC_AT names batch-written";
+    assert_eq!(crash_loop["first_cause"]["summary"], words);
+    assert_eq!(crash_loop["next_attempt_at"], Value::Null);
+    assert!(
+        view["warnings"].to_string().contains("crash-loop"),
+        "{view:#}"
+    );
+
+    let attempts = scene.attempts();
+    let again = ("after-crash", "crashed");
+    assert_eq!(
+        outcomes(&attempts),
+        as_words(&[("after-crash", "runs"), again, again, ("start", "crashed")])
+    );
+    let first = &attempts[3];
+    assert_eq!(
+        (&first["first_of_loop"], &first["attempt"]),
+        (&json!(true), &json!(1))
+    );
+    assert_eq!(first["cause"]["summary"], words, "{first:#}");
+    assert_eq!(attempts[0]["records"], 10, "{attempts:#?}");
+    let epochs: Vec<i64> = attempts
+        .iter()
+        .filter_map(|one| one["epoch"].as_i64())
+        .collect();
+    assert!(
+        epochs.is_sorted_by(|newer, older| newer > older),
+        "{epochs:?}"
+    );
+    // The sink is at-least-once: what it had before each crash came again, and nothing is missing.
+    scene
+        .server
+        .log
+        .await_complete(0, &scene.name, &[(0, 10)].into(), SOON);
+    // The three starts of the server stand at the same position: one row for all of them.
+    let starts = scene.job.checkpoints("?kind=start");
+    assert_eq!(starts.len(), 2, "{starts:#?}");
+
+    // Whoever stops and starts it has seen it.
+    scene.job.stop();
+    scene.job.start(&json!({}));
+    assert_eq!(scene.job.view()["crash_loop"], Value::Null);
+    assert_eq!(
+        outcomes(&scene.attempts()[..2]),
+        as_words(&[("start", "runs"), ("after-crash", "stopped")])
+    );
+}
+
+#[test]
+fn a_job_that_crashes_too_often_fails_with_its_first_cause() {
+    let scene = Scene::that_panics("gives-up", 2, &fixed_delay(1, "1ms"));
+    scene.job.start(&json!({}));
+    scene.server.await_state(&scene.job, "failed");
+    let view = scene.job.view();
+    assert_eq!(view["failure"]["code"], "panicked");
+    let summary = view["failure"]["summary"].to_string();
+    assert!(summary.contains("; it was restarted once"), "{summary}");
+    let crash_loop = &view["crash_loop"];
+    assert_eq!(crash_loop["restart"], 1, "{view:#}");
+    assert_ne!(
+        crash_loop["first_cause"]["first_seen"], crash_loop["last_cause"]["first_seen"],
+        "{view:#}"
+    );
+    // Everything that was to panic has: an operator's start is the way out.
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 10)]);
+    assert_eq!(scene.job.view()["crash_loop"], Value::Null);
+}
+
+/// The pause of a job is an hour: only what is asked for ends it.
+#[test]
+fn a_job_that_backs_off_says_when_and_why_and_obeys_at_once() {
+    let scene = Scene::that_panics("backs-off", 3, &fixed_delay(9, "1h"));
+    scene.job.start(&json!({}));
+    scene.server.await_state(&scene.job, "backing-off");
+    let view = scene.job.view();
+    let next: DateTime<Utc> = view["crash_loop"]["next_attempt_at"]
+        .as_str()
+        .and_then(|at| at.parse().ok())
+        .unwrap_or_else(|| panic!("no instant: {view:#}"));
+    let left = TimeDelta::milliseconds(next.timestamp_millis() - now_ms());
+    assert!(
+        left > TimeDelta::minutes(55) && left <= TimeDelta::hours(1),
+        "{left}"
+    );
+    let summary = view["summary"].as_str().expect("a summary");
+    assert!(
+        summary.starts_with("backing off: restart 1 begins at ")
+            && summary.contains("after a crash: subtask 0 crashed"),
+        "{summary}"
+    );
+    assert_eq!(view["health"]["status"], "waiting", "{view:#}");
+    assert!(
+        view["owner"]["epoch"].is_i64(),
+        "the lease is kept: {view:#}"
+    );
+    let refused = scene.job.refused("/checkpoints", &json!({}));
+    assert_eq!(refused.code, "job-not-running");
+
+    // A start that there is no way to do leaves it backing off.
+    let nowhere = json!({"from": "specific-offsets", "offsets": {&scene.name: {"0": 500}}});
+    let refused = scene.job.refused("/start", &nowhere);
+    assert_eq!(refused.code, "start-blocked");
+    let again = scene.job.view();
+    assert_eq!(again["state"], "backing-off", "{again:#}");
+    assert_eq!(again["crash_loop"], view["crash_loop"]);
+
+    // A stop is carried out at once.
+    let begin = Instant::now();
+    let report = scene.job.stop();
+    assert!(
+        begin.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        begin.elapsed()
+    );
+    assert_eq!(report["will_replay"], Value::Null, "{report:#}");
+    let view = scene.job.view();
+    assert_eq!(
+        (&view["state"], &view["crash_loop"]),
+        (&json!("stopped"), &Value::Null)
+    );
+
+    // A start means now. The second crash begins a loop of its own; the third comes at once by a start in the middle of it.
+    scene.job.start(&json!({}));
+    scene.server.await_state(&scene.job, "backing-off");
+    scene.job.operate("/start", &json!({}));
+    eventually("the third crash", SOON, || {
+        let attempts = scene.attempts();
+        match outcomes(&attempts).as_slice() {
+            [(kind, outcome), _, _] if kind == "start" && outcome == "crashed" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    scene.server.await_state(&scene.job, "backing-off");
+    assert_eq!(scene.job.view()["crash_loop"]["restart"], 1);
+    // The strategy counts from the next crash on, and a restart is a start.
+    scene.job.operate("/restart", &json!({}));
+    scene.await_positions(&[(0, 10)]);
+}
+
+/// What an operator asked for ahead of time is for an operator's start.
+#[test]
+fn an_automatic_restart_keeps_a_start_that_was_asked_for_ahead() {
+    let scene = Scene::that_panics("crash-pending", 1, &fixed_delay(3, "1ms"));
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 10)]);
+    scene.job.checkpoint();
+    let ahead = json!({"mode": "earliest", "apply": "next-start"});
+    scene.job.api.put(&scene.job.at("/startup-mode"), &ahead);
+    // The panics of this process are used up: a new one has its own.
+    let mut scene = scene;
+    scene.server.kill();
+    scene.server.boot_to_panic("batch-written:1");
+    scene.server.await_state(&scene.job, "running");
+    let mark = scene.server.log.mark();
+    scene.produce(0, 3);
+    scene.await_positions(&[(0, 13)]);
+    let kinds = outcomes(&scene.attempts()[..3]);
+    assert_eq!(
+        kinds,
+        as_words(&[
+            ("after-crash", "runs"),
+            ("recovery", "crashed"),
+            ("after-crash", "owner-lost")
+        ])
+    );
+    let view = scene.job.view();
+    assert_eq!(view["pending_start"]["from"], "earliest", "{view:#}");
+    let first = scene.server.log.first_since(mark, &scene.name);
+    assert_eq!(first[&0], 10, "the checkpoint's position, not the earliest");
+}
+
+#[test]
+fn a_strategy_of_none_fails_at_the_first_crash_and_changes_while_the_job_runs() {
+    let scene = Scene::that_panics("crash-none", 1, &fixed_delay(3, "1ms"));
+    let spec = scene.spec(&json!({"mode": "latest"}));
+    scene
+        .job
+        .put_spec(&with(spec.clone(), "/restart", fixed_delay(3, "1ms")));
+    scene.job.start(&json!({}));
+    // There is nothing to read yet: the strategy is changed under the run.
+    let none = json!({"strategy": "none"});
+    let applied = scene.job.put_spec(&with(spec, "/restart", none));
+    assert_eq!(
+        (&applied["applies"], &applied["pending_fields"]),
+        (&json!("now"), &json!([])),
+        "{applied:#}"
+    );
+    scene.produce(0, 1);
+    scene.server.await_state(&scene.job, "failed");
+    let summary = scene.job.view()["failure"]["summary"].to_string();
+    assert!(
+        summary.contains("the restart strategy is none"),
+        "{summary}"
+    );
+}

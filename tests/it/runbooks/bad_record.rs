@@ -1,0 +1,33 @@
+//! A record that is not what the format says, in one of two partitions.
+
+use serde_json::json;
+
+use super::Scene;
+
+pub(super) fn run(file: &'static str) {
+    let scene = Scene::new("bad-record", 2);
+    scene.produce(0, 3);
+    scene.producer.send(&scene.name, 0, b"{not json", None);
+    scene.producer.flush();
+    scene.produce(0, 4);
+    scene.produce(1, 5);
+    let mut spec = scene.spec("earliest");
+    spec["source"]["format"] = json!("json");
+    scene.put_and_start(&spec);
+    scene.await_view("a partition is parked", |view| {
+        view["health"]["status"] == "blocked"
+    });
+    scene.await_exactly(0, &[(0, 0..3), (1, 0..5)]);
+
+    let mark = scene.server.log.mark();
+    let mut page = scene.page(file);
+    page.run("Look");
+    page.run("Act");
+    page.run("Verify");
+    page.end();
+    scene.await_exactly(mark, &[(0, 4..8)]);
+    let view = scene.await_view("it goes on", |view| view["state"] == "running");
+    assert_eq!(view["parked"], json!([]), "{view:#}");
+    scene.job.stop();
+    assert_eq!(scene.checkpointed(), [(0, Some(8)), (1, Some(5))].into());
+}
