@@ -1,6 +1,6 @@
 # Thin: what happens is in scripts/.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast chaos bench fmt lint doc openapi sqlx-prepare web setup
+.PHONY: help demo test test-fast test-full chaos bench fmt lint doc openapi sqlx-prepare web setup
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -13,6 +13,9 @@ test: ## everything that must hold, on a real Kafka and PostgreSQL
 
 test-fast: ## unit tests and the layer test only
 	@scripts/test --fast
+
+test-full: ## make test, then 10,000 seeds of the simulation (SEEDS=100000)
+	@scripts/test --full $(SEEDS)
 
 chaos: ## a thousand deaths of the server under load, judged by the oracle (ARGS="--kills 200 --seed 7")
 	@scripts/chaos $(ARGS)

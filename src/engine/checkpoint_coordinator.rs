@@ -626,7 +626,7 @@ mod tests {
         /// Under any order of events: ids grow strictly, one attempt at a time, each ends exactly once, and nothing completes
         /// that was not answered by every subtask and stored.
         #[test]
-        fn one_attempt_at_a_time_and_each_ends_once(steps in prop::collection::vec((0_u8..6, 0_u64..30, 0_i64..12, 0_u32..3), 1..200)) {
+        fn one_attempt_at_a_time_and_each_ends_once(steps in prop::collection::vec((0_u8..12, 0_u64..30, 0_i64..12, 0_u32..3), 1..200)) {
             let start = Instant::now();
             let mut now = start;
             let mut coordinator = CheckpointCoordinator::new(spec(), 3, CheckpointId(1), start);
@@ -637,17 +637,37 @@ mod tests {
             for (what, advance, id, subtask) in steps {
                 now += seconds(advance);
                 let id = CheckpointId(id);
+                let mut spent = None;
+                let actions = match what {
+                    6 => Some(coordinator.give_up(id, now)),
+                    7 => { coordinator.set_periodic(subtask == 0); None }
+                    8 => { coordinator.withdraw(if subtask == 0 { CheckpointKind::Stop } else { CheckpointKind::Manual }); None }
+                    9 => { spent = Some(coordinator.spend_id()); None }
+                    10 => { coordinator.skipped(now); None }
+                    11 => { coordinator.set_spec(CheckpointSpec { interval: HumanDuration::from_secs(advance + 1), ..spec() }); None }
+                    _ => None,
+                };
+                if let Some(spent) = spent {
+                    prop_assert!(spent > last);
+                    last = spent;
+                }
                 let event = match what {
                     0 => CoordinatorEvent::Tick,
                     1 => trigger(CheckpointKind::Manual),
                     2 => trigger(CheckpointKind::Stop),
                     3 => { answered.insert((id, subtask)); CoordinatorEvent::Prepared { id, subtask } },
                     4 => CoordinatorEvent::PrepareFailed { id, subtask, detail: String::new() },
-                    _ => CoordinatorEvent::Stored { id },
+                    5 => CoordinatorEvent::Stored { id },
+                    _ => CoordinatorEvent::Tick,
                 };
                 // A store only answers what it was asked.
                 if let CoordinatorEvent::Stored { id } = &event && !stored_asked.contains(id) { continue; }
-                let mut actions = coordinator.on(event, now);
+                let mut actions = actions.unwrap_or_else(|| coordinator.on(event, now));
+                // What was sent to the store is neither given up nor followed by another attempt.
+                if open.is_some_and(|open| stored_asked.contains(&open)) {
+                    let goes_on = actions.iter().all(|action| !matches!(action, CoordinatorAction::Fail { .. }));
+                    prop_assert!(goes_on, "{:?}", actions);
+                }
                 if actions == [CoordinatorAction::Due] { actions = coordinator.begin_due(now); }
                 for action in actions {
                     match action {

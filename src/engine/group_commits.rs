@@ -126,6 +126,10 @@ pub(super) fn send(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{engine::error::ErrorClass, model::Code};
 
@@ -183,5 +187,54 @@ mod tests {
             ),
             (1, 1, 1)
         );
+    }
+
+    proptest! {
+        /// In any order of offers and ends: one is in flight, they are sent in the order in which they were offered, each is
+        /// sent or displaced and never both, and the newest is never displaced.
+        #[test]
+        fn one_is_in_flight_and_none_is_forgotten(steps in prop::collection::vec((any::<bool>(), any::<bool>()), 1..60)) {
+            let refused = || KafkaError {
+                operation: "commit".into(),
+                detail: "no".into(),
+                code: Code::KafkaError,
+                class: ErrorClass::Infrastructure,
+            };
+            let mut commits = GroupCommits::default();
+            let (mut offered, mut sent, mut displaced) = (0, Vec::new(), BTreeSet::new());
+            let mut in_flight: Option<CheckpointId> = None;
+            for (offers, succeeds) in steps {
+                if offers {
+                    offered += 1;
+                    let answer = commits.offer(commit(offered));
+                    prop_assert_eq!(answer.send.is_some(), in_flight.is_none());
+                    if let Some(commit) = answer.send {
+                        in_flight = Some(commit.id);
+                        sent.push(commit.id.0);
+                    }
+                    if let Some(older) = answer.displaced {
+                        prop_assert!(older.0 < offered && displaced.insert(older.0));
+                    }
+                } else if let Some(id) = in_flight.take() {
+                    let outcome = if succeeds { Ok(()) } else { Err(refused()) };
+                    let (_, next) = commits.ended(id, &outcome, DateTime::UNIX_EPOCH);
+                    if let Some(commit) = next {
+                        in_flight = Some(commit.id);
+                        sent.push(commit.id.0);
+                    }
+                }
+                prop_assert_eq!(commits.in_flight(), in_flight);
+            }
+            while let Some(id) = in_flight {
+                let (_, next) = commits.ended(id, &Ok(()), DateTime::UNIX_EPOCH);
+                in_flight = next.as_ref().map(|commit| commit.id);
+                sent.extend(next.map(|commit| commit.id.0));
+            }
+            prop_assert!(sent.is_sorted());
+            prop_assert_eq!(sent.last().copied().unwrap_or(0), offered);
+            let mut all: Vec<i64> = sent.into_iter().chain(displaced).collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, (1..=offered).collect::<Vec<_>>());
+        }
     }
 }

@@ -76,7 +76,65 @@ pub type PartitionOffsets = BTreeMap<TopicPartition, Offset>;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Numbers of all sizes, and those at which something ends.
+    fn numbers() -> impl Strategy<Value = i64> {
+        let ends = [
+            i64::MIN,
+            -1,
+            0,
+            1,
+            Offset::MAX.0 - 1,
+            Offset::MAX.0,
+            Offset::MAX.0 + 1,
+            i64::MAX,
+        ];
+        prop_oneof![
+            any::<i64>(),
+            -3..1_000_i64,
+            prop::sample::select(ends.to_vec())
+        ]
+    }
+
+    fn offsets() -> impl Strategy<Value = Offset> {
+        numbers().prop_filter_map("no offset", Offset::new)
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_is_an_offset_inside_the_range_and_keeps_its_value(number in numbers()) {
+            let offset = Offset::new(number);
+            prop_assert_eq!(offset.is_some(), (0..1_i64 << 53).contains(&number));
+            prop_assert_eq!(offset.map_or(number, Offset::get), number);
+            let json = number.to_string();
+            prop_assert_eq!(serde_json::from_str::<Offset>(&json).ok(), offset);
+        }
+
+        #[test]
+        fn what_follows_a_record_is_one_more_or_nothing(record_offset in numbers()) {
+            let after = Offset::after(record_offset);
+            prop_assert_eq!(after, record_offset.checked_add(1).and_then(Offset::new));
+            if let Some(after) = after {
+                prop_assert_eq!(after.get() - record_offset, 1);
+            }
+        }
+
+        #[test]
+        fn distances_and_shifts_undo_each_other_inside_the_range(one in offsets(), other in offsets(), by in numbers()) {
+            prop_assert_eq!(one.shifted(other.distance_from(one)), other);
+            prop_assert_eq!(one.distance_from(other), -other.distance_from(one));
+            let shifted = one.shifted(by);
+            prop_assert!(Offset::new(shifted.get()).is_some());
+            // In the direction that was asked for, and as far as the range goes.
+            let goes_there = if by >= 0 { shifted >= one } else { shifted <= one };
+            prop_assert!(goes_there);
+            let exact = one.get().checked_add(by).and_then(Offset::new);
+            prop_assert!(exact.is_none_or(|exact| exact == shifted));
+        }
+    }
 
     #[test]
     fn logical_offsets_are_no_offsets() {

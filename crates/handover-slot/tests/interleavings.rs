@@ -343,3 +343,56 @@ fn dropping_both_sides_at_once_drops_the_batch_once() {
         assert_eq!(Arc::strong_count(&batch), 1);
     });
 }
+
+#[test]
+fn a_batch_that_is_only_tried_reaches_a_waiting_next_or_comes_back() {
+    explore(|consumer, fetcher| {
+        let thread = thread::spawn(move || {
+            assert_eq!(consumer.try_produce(1), Produced::Delivered);
+            // The first may lie there still: then the second comes back, and nobody waited.
+            let second = consumer.try_produce(2);
+            (consumer, second)
+        });
+        assert_eq!(block_on(fetcher.next()), Ok(1));
+        let (consumer, second) = thread.join().unwrap();
+        match second {
+            Produced::Delivered => assert_eq!(fetcher.try_next(), Some(Ok(2))),
+            Produced::Interrupted(batch) => {
+                assert_eq!(batch, 2);
+                assert_eq!(fetcher.try_next(), None);
+            }
+            Produced::Closed(_) => panic!("nobody closed"),
+        }
+        drop(consumer);
+    });
+}
+
+#[test]
+fn an_error_beside_a_waiting_next_comes_after_the_batch_or_instead_of_it() {
+    explore(|consumer, fetcher| {
+        let thread = thread::spawn(move || {
+            assert_eq!(consumer.produce(1), Produced::Delivered);
+            consumer.report_error("broker gone");
+        });
+        let mut outcome = block_on(fetcher.next());
+        if outcome == Ok(1) {
+            outcome = block_on(fetcher.next());
+        }
+        assert_eq!(outcome, Err(NextError::Failed("broker gone")));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_close_by_another_task_ends_a_waiting_next() {
+    explore(|consumer, fetcher| {
+        let fetcher = Arc::new(fetcher);
+        let other = {
+            let fetcher = Arc::clone(&fetcher);
+            thread::spawn(move || fetcher.close())
+        };
+        assert_eq!(block_on(fetcher.next()), Err(NextError::Closed));
+        other.join().unwrap();
+        assert_eq!(consumer.produce(1), Produced::Closed(1));
+    });
+}

@@ -72,8 +72,8 @@ fn no_seed_breaks_a_rule() {
     let began = Instant::now();
     let first = number("HANDOVER_SIM_FIRST").unwrap_or(1);
     let seconds = number("HANDOVER_SIM_SECONDS").map(Duration::from_secs);
-    let seeds =
-        number("HANDOVER_SIM_SEEDS").unwrap_or(if seconds.is_some() { u64::MAX } else { SEEDS });
+    let all = if seconds.is_some() { u64::MAX } else { SEEDS };
+    let seeds = number("HANDOVER_SIM_SEEDS").unwrap_or(all);
     let kept = regressions();
     let next = AtomicU64::new(0);
     let total: Mutex<(u64, Tally)> = Mutex::default();

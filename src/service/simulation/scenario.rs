@@ -482,10 +482,11 @@ impl Scenario {
             {
                 let mut guard = self.world.state();
                 let state = &mut *guard;
-                if state.store.operation.is_none() && state.store.state == JobState::Stopped {
-                    if state.store.desired == DesiredState::Stopped {
-                        return;
-                    }
+                if state.store.operation.is_none()
+                    && state.store.state == JobState::Stopped
+                    && state.store.desired == DesiredState::Stopped
+                {
+                    return;
                 }
                 if Instant::now() >= until {
                     let (shown, open) = (state.store.state, state.store.operation.clone());
@@ -543,10 +544,11 @@ impl Scenario {
             return;
         }
         let roll = self.world.state().chance.u32(0..100);
-        if shown == JobState::Running && (in_peace || roll < 50) {
-            if let Some((number, (code, at))) = parked.first_key_value() {
-                return self.release(*number, *code, *at);
-            }
+        if shown == JobState::Running
+            && (in_peace || roll < 50)
+            && let Some((number, (code, at))) = parked.first_key_value()
+        {
+            return self.release(*number, *code, *at);
         }
         match shown {
             JobState::Failed => {

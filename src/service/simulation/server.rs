@@ -33,6 +33,7 @@ use crate::{
         ids::{InstallId, JobName},
         job::JobSpec,
         job_state::{DesiredState, JobState},
+        offset::Offset,
         resolver::{ProgressFacts, ResolvedStart, SinkFacts, SinkProgress},
         skip::{SkipVerdict, judge},
         start::{StartRequest, StopCheckpoint},
@@ -227,7 +228,7 @@ impl Server {
             Some(run) => {
                 let status = run.status();
                 let parked = status.parked.iter().map(|(at, parked)| {
-                    let stands = parked.offset.map(|offset| offset.get());
+                    let stands = parked.offset.map(Offset::get);
                     (at.partition, (parked.code, stands))
                 });
                 parked.collect()
@@ -304,7 +305,7 @@ impl Server {
             .await?;
         let mut licence = Licence::default();
         for planned in &resolved.partitions {
-            let (number, start) = (planned.partition, planned.start_at.map(|at| at.get()));
+            let (number, start) = (planned.partition, planned.start_at.map(Offset::get));
             licence.planned.insert(number, (start, planned.reason));
         }
         if asked.is_some() && !done_before && intent.from.name() != "auto" {
