@@ -27,7 +27,7 @@ use super::{
     error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError},
     fetcher::{Counters, Fetcher, LivePosition},
     parked::{LeftOut, Parking},
-    ports::{DeadLetter, DeadLetterTopic, Sink, SinkWriter},
+    ports::{Clock, DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
 };
 use crate::{
@@ -262,6 +262,8 @@ pub(super) struct SubtaskTask {
     pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// Tells the time of a dead letter.
+    pub clock: Arc<dyn Clock>,
     /// The job, for dead letters.
     pub job: JobName,
     /// What becomes of records that cannot be processed.
@@ -638,7 +640,7 @@ impl SubtaskTask {
             BadRecords::DeadLetter(topic) => {
                 let letters = left_out
                     .iter()
-                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job))
+                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job, self.clock.now()))
                     .collect();
                 self.deliver(&*topic, letters).await?
             }
@@ -919,8 +921,12 @@ impl SubtaskTask {
 
 /// A sink's refusal of one record; anything else is passed on as an error.
 fn of_a_record(error: JobError) -> Result<SinkError, JobError> {
-    match error {
-        JobError::Sink(refusal) if refusal.record.is_some() => Ok(refusal),
-        other => Err(other),
+    if let JobError::Sink(SinkError {
+        record: Some(_), ..
+    }) = &error
+        && let JobError::Sink(refusal) = error
+    {
+        return Ok(refusal);
     }
+    Err(error)
 }

@@ -44,9 +44,10 @@ impl JobTask {
         let mut report = None;
         let mut blocked = None;
         // A job that has finished meanwhile stays so: there is nothing to stop.
-        let mut state = match before {
-            JobState::Finished => before,
-            _ => JobState::Stopped,
+        let mut state = if before == JobState::Finished {
+            before
+        } else {
+            JobState::Stopped
         };
         if let Some(run) = self.run.clone() {
             let Some(ended) = self.end_run(run, operation, request, until).await else {
@@ -426,9 +427,10 @@ impl JobTask {
                 }
             }
             self.forget_run();
-            let how = match state {
-                JobState::Finished => AttemptOutcome::Finished,
-                _ => AttemptOutcome::ServerStopped,
+            let how = if state == JobState::Finished {
+                AttemptOutcome::Finished
+            } else {
+                AttemptOutcome::ServerStopped
             };
             self.note_end(how, None).await;
         }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rdkafka::{
-    Message as _,
+    Message as _, Offset, TopicPartitionList,
     consumer::{BaseConsumer, Consumer as _},
     message::{Header, Headers as _, OwnedHeaders},
     producer::{BaseProducer, BaseRecord, Producer as _},
@@ -62,16 +62,19 @@ fn send(scene: &Scene, records: &[Raw]) {
     producer.flush(Duration::from_secs(30)).unwrap();
 }
 
-/// The records of a topic, read until they are all there that are waited for.
+/// The records of a topic of one partition, read until they are all there that are waited for.
 fn read_until(scene: &Scene, topic: &str, done: impl Fn(&[Raw]) -> bool) -> Vec<Raw> {
     let consumer: BaseConsumer = scene
         .kafka
         .config()
         .set("group.id", unique("letters"))
-        .set("auto.offset.reset", "earliest")
         .create()
         .unwrap();
-    consumer.subscribe(&[topic]).unwrap();
+    let mut whole = TopicPartitionList::new();
+    whole
+        .add_partition_offset(topic, 0, Offset::Beginning)
+        .unwrap();
+    consumer.assign(&whole).unwrap();
     let mut found = Vec::new();
     let until = Instant::now() + SOON;
     while !done(&found) {
@@ -205,8 +208,11 @@ fn a_record_that_cannot_be_decoded_becomes_a_letter_byte_for_byte() {
     );
     scene.job.stop();
 
-    // A topic that is gone stands against a start.
-    scene.kafka.delete_topic(&letters);
+    a_topic_that_is_gone_stands_against_a_start(&scene, &letters);
+}
+
+fn a_topic_that_is_gone_stands_against_a_start(scene: &Scene, letters: &str) {
+    scene.kafka.delete_topic(letters);
     eventually("the plan says so", SOON, || {
         let plan = scene.job.plan();
         if plan

@@ -566,12 +566,8 @@ async fn a_stop_that_deletes_checkpoints_leaves_only_the_number() {
     );
 }
 
-/// A bounded run is stored with its start's checkpoint; the next start replaces it, and only a start does.
-#[tokio::test]
-async fn a_bounded_run_lasts_until_a_start_replaces_it() {
-    let world = World::new().await;
-    let (job, owner, lease) = world.owned_job("orders").await;
-    let run = |stop_offset: i64| BoundedRun {
+fn bounded_run_to(stop_offset: i64) -> BoundedRun {
+    BoundedRun {
         stop_at: StopAt::Latest,
         begun_by: CheckpointId(1),
         begun_at: now(),
@@ -592,7 +588,15 @@ async fn a_bounded_run_lasts_until_a_start_replaces_it() {
                 },
             ),
         ]),
-    };
+    }
+}
+
+/// A bounded run is stored with its start's checkpoint; the next start replaces it, and only a start does.
+#[tokio::test]
+async fn a_bounded_run_lasts_until_a_start_replaces_it() {
+    let world = World::new().await;
+    let (job, owner, lease) = world.owned_job("orders").await;
+    let run = bounded_run_to;
     let bounded = run(70);
     let record = StartRecord {
         bounded: Some(bounded.clone()),
