@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use chrono::{SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 
 use super::{
     error::JobError,
@@ -55,9 +55,9 @@ pub(super) fn letter(
     index: usize,
     cause: &JobError,
     job: &JobName,
+    now: DateTime<Utc>,
 ) -> DeadLetter {
     let record = batch.record(index);
-    let now = Utc::now();
     let failure = cause.failure(now);
     let mut headers = batch.headers(index);
     let mut say = |name: &str, value: String| {

@@ -27,7 +27,7 @@ use super::{
     error::{ConsumerError, ErrorClass, JobError, KafkaError, SinkError},
     fetcher::{Counters, Fetcher, LivePosition},
     parked::{LeftOut, Parking},
-    ports::{DeadLetter, DeadLetterTopic, Sink, SinkWriter},
+    ports::{Clock, DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
 };
 use crate::{
@@ -264,6 +264,8 @@ pub(super) struct SubtaskTask {
     pub has_output: bool,
     /// The job, for dead letters.
     pub job: JobName,
+    /// The wall clock, for dead letters.
+    pub clock: Arc<dyn Clock>,
     /// What becomes of records that cannot be processed.
     pub bad_records: BadRecords,
 }
@@ -638,7 +640,7 @@ impl SubtaskTask {
             BadRecords::DeadLetter(topic) => {
                 let letters = left_out
                     .iter()
-                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job))
+                    .map(|bad| letter(batch, bad.index, &bad.cause, &self.job, self.clock.now()))
                     .collect();
                 self.deliver(&*topic, letters).await?
             }
@@ -921,6 +923,12 @@ impl SubtaskTask {
 fn of_a_record(error: JobError) -> Result<SinkError, JobError> {
     match error {
         JobError::Sink(refusal) if refusal.record.is_some() => Ok(refusal),
-        other => Err(other),
+        other @ (JobError::Decode { .. }
+        | JobError::DeadLetter { .. }
+        | JobError::Consumer(_)
+        | JobError::Sink(_)
+        | JobError::Fenced
+        | JobError::Store(_)
+        | JobError::Panicked { .. }) => Err(other),
     }
 }

@@ -389,6 +389,36 @@ impl JobTask {
         (0..self.run.spec.parallelism).try_for_each(|subtask| self.open_subtask(subtask, events))
     }
 
+    /// What a subtask reads at first, and where its sink begins.
+    fn begin_of(
+        &self,
+        subtask: u32,
+        fetcher: &mut Fetcher,
+    ) -> (Vec<Request>, Vec<(TopicPartition, SinkPosition)>) {
+        let (mut assignments, mut begin) = (Vec::new(), Vec::new());
+        for (partition, state) in self
+            .partitions
+            .iter()
+            .filter(|(_, state)| state.subtask == subtask)
+        {
+            let Some(live) = &state.live else { continue };
+            let Some(position) = live.get() else { continue };
+            if self.parked.contains_key(partition) {
+                continue;
+            }
+            let assignment = (partition.clone(), position);
+            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
+            assignments.push(Request::Read(assignment));
+            let for_sink = SinkPosition {
+                next_offset: position,
+                position_id: state.position_id,
+            };
+            begin.push((partition.clone(), for_sink));
+        }
+        begin.extend(self.positions_for_the_sink(subtask));
+        (assignments, begin)
+    }
+
     fn open_subtask(
         &mut self,
         subtask: u32,
@@ -413,28 +443,7 @@ impl JobTask {
         if let Some(ends) = &self.run.ends {
             fetcher.end_at(ends.clone());
         }
-        let mut assignments = Vec::new();
-        let mut begin = Vec::new();
-        for (partition, state) in self
-            .partitions
-            .iter()
-            .filter(|(_, state)| state.subtask == subtask)
-        {
-            let Some(live) = &state.live else { continue };
-            let Some(position) = live.get() else { continue };
-            if self.parked.contains_key(partition) {
-                continue;
-            }
-            let assignment = (partition.clone(), position);
-            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
-            assignments.push(Request::Read((partition.clone(), position)));
-            let for_sink = SinkPosition {
-                next_offset: position,
-                position_id: state.position_id,
-            };
-            begin.push((partition.clone(), for_sink));
-        }
-        begin.extend(self.positions_for_the_sink(subtask));
+        let (assignments, begin) = self.begin_of(subtask, &mut fetcher);
         let asked = assignments.len() as u64;
         batches.assign(assignments);
         let reachability = Reachability::default();
@@ -478,6 +487,7 @@ impl JobTask {
             held: None,
             has_output: false,
             job: self.run.name.clone(),
+            clock: Arc::clone(&self.run.clock),
             bad_records: self.bad_records(),
         };
         self.tasks
