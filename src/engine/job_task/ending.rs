@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::JobTask;
+use super::{JobTask, Stopping};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommitStatus},
     code::Code,
@@ -51,6 +51,20 @@ impl JobTask {
             ends.iter()
                 .all(|(partition, end)| self.last_offsets.get(partition) >= Some(end))
         })
+    }
+
+    /// Whether a bounded run goes on after its last checkpoint: the sink refused a record at the barrier, and what it had not
+    /// kept is read again.
+    pub(super) fn reads_on(&mut self) -> bool {
+        let nobody_asked = |stopping: &Stopping| stopping.finishes && stopping.refused.is_empty();
+        if self.is_finished() || !self.stopping.as_ref().is_some_and(nobody_asked) {
+            return false;
+        }
+        self.stopping = None;
+        self.coordinator.set_periodic(true);
+        self.apply_intake();
+        self.publish();
+        true
     }
 
     /// Whether the end of the run waits because its last commit failed and may succeed later. What the group refuses, and a

@@ -845,6 +845,10 @@ impl JobTask {
                 .stopping
                 .as_ref()
                 .and_then(|stopping| stopping.report.clone());
+            if let Some(stopping) = &mut self.stopping {
+                // Somebody asks now.
+                stopping.finishes = false;
+            }
             return self.stopped(last);
         }
         let deadline = Instant::now() + timeout;
@@ -888,6 +892,9 @@ impl JobTask {
 
     fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
         if self.end.is_some() {
+            return;
+        }
+        if checkpoint.is_some() && self.reads_on() {
             return;
         }
         let fails = self
