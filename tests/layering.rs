@@ -87,6 +87,7 @@ const CRATES_OF_MODEL: &[&str] = &[
     "base64",
     "bytes",
     "chrono",
+    "regex",
     "serde",
     "serde_json",
     "thiserror",
