@@ -72,7 +72,7 @@ codes! {
     UnsupportedMediaType = "unsupported-media-type", 415, "The body's media type is not taken here", "Send Content-Type: application/json.";
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
-    NotBlockedThere = "not-blocked-there", 409, "The job is not blocked at this record", "GET /api/v1/jobs/{job}: its failure names the record. Only this one can be skipped.";
+    NotBlockedThere = "not-blocked-there", 409, "The job is not blocked at this record", "The job's view names the records that it stands at, in parked or in failure. Only those can be skipped.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
     JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";

@@ -599,10 +599,14 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     let restart = curl.restart(None);
     match situation.pending_start {
         Some(pending) => {
+            let from = pending.from.name();
+            steps.push(step(
+                format!("see what the start from {from} that was asked for ahead would read again and pass over"),
+                curl.get("/start-plan"),
+            ));
             steps.push(step(
                 format!(
-                    "a start from {} was asked for ahead and counts from the next start on: restart it",
-                    pending.from.name()
+                    "a start from {from} was asked for ahead and counts from the next start on: restart it"
                 ),
                 restart,
             ));
@@ -1061,8 +1065,12 @@ mod tests {
             "running; its lag is not known yet; its next start begins from latest, once"
         );
         let steps = next(&situation);
-        assert_eq!(steps.len(), 2, "{steps:?}");
-        assert!(steps[0].curl.contains("/restart?wait=90s'"), "{steps:?}");
-        assert_eq!(steps[1].curl, off);
+        assert_eq!(steps.len(), 3, "{steps:?}");
+        assert!(
+            steps[0].curl.contains("/start-plan'"),
+            "what it passes over is looked at first: {steps:?}"
+        );
+        assert!(steps[1].curl.contains("/restart?wait=90s'"), "{steps:?}");
+        assert_eq!(steps[2].curl, off);
     }
 }

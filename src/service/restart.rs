@@ -6,7 +6,7 @@ use super::{
     Service,
     core::JobEntry,
     error::{Result, ServiceError},
-    job_task::StoredRestart,
+    job_task::{StoredRestart, start_blocked},
     operations::accepted,
     queries::{Accepted, Caller},
     startup_mode::refuse_future_start,
@@ -18,7 +18,7 @@ use crate::{
         job_state::DesiredState,
         operation::OperationKind,
         resolver::StartBasis,
-        start::RestartRequest,
+        start::{RestartRequest, StartRequest},
     },
     store::{CreateOperation, StoredPlan},
 };
@@ -41,6 +41,9 @@ impl Service {
             if job.shared().run.is_some() {
                 refuse_plan_of_checkpoint(name, &plan)?;
             }
+        }
+        if job.shared().run.is_some() {
+            self.refuse_missing_topics(name, start).await?;
         }
         let mut new = self.new_operation(
             &job,
@@ -70,6 +73,24 @@ impl Service {
             job.wake.notify_one();
         }
         Ok(accepted)
+    }
+
+    /// A topic or a partition that does not exist stands against the start whatever the stop brings about, also against the one
+    /// that the server would try by itself then: said before anything is stopped. Brokers or a sink that do not answer are no
+    /// reason to refuse.
+    async fn refuse_missing_topics(&self, name: &JobName, start: &StartRequest) -> Result<()> {
+        let Ok(mut decision) = self.decide(name, start).await else {
+            return Ok(());
+        };
+        let blockers = &mut decision.resolved.blockers;
+        blockers
+            .retain(|blocker| matches!(blocker.code, Code::UnknownTopic | Code::UnknownPartition));
+        if blockers.is_empty() {
+            return Ok(());
+        }
+        let mut refused = start_blocked(&decision.row, &decision.resolved);
+        refused.detail.push_str("; nothing was stopped");
+        Err(refused)
     }
 
     /// Whether an open operation is a restart to the same place: then it does for both.

@@ -410,7 +410,7 @@ impl JobTask {
     /// The server goes down: a last checkpoint, and the job starts again when a server comes up.
     pub(super) async fn shut_down(mut self) {
         let mut state = JobState::Stopped;
-        if let Some(run) = self.run.take() {
+        if let Some(run) = self.run.clone() {
             let left = self.core.shutdown_time_left();
             let patience = left.saturating_sub(SETTLE_RESERVE).max(FIRST_PAUSE);
             self.show(JobState::Stopping);

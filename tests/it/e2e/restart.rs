@@ -3,7 +3,10 @@
 use serde_json::json;
 
 use super::{Scene, earliest, with};
-use crate::support::wait::{SOON, eventually, now_ms};
+use crate::support::{
+    unique,
+    wait::{SOON, eventually, now_ms},
+};
 
 #[test]
 fn a_restart_goes_on_where_it_was_with_the_changes_that_waited_for_it() {
@@ -102,6 +105,23 @@ fn a_restart_that_is_refused_ends_with_the_job_running_where_it_was() {
     scene.server.await_state(&scene.job, "running");
     scene.produce(0, 2);
     scene.await_exactly(0, &[(0, 0..7)]);
+
+    // A topic that does not exist would stand against every start: nothing is stopped.
+    let missing = json!([unique("missing")]);
+    scene
+        .job
+        .put_spec(&with(scene.spec(&earliest()), "/source/topics", missing));
+    let refused = scene.job.refused("/restart", &json!({}));
+    assert_eq!(refused.code, "start-blocked");
+    assert!(
+        refused.body.to_string().contains("nothing was stopped"),
+        "{:#}",
+        refused.body
+    );
+    scene.produce(0, 1);
+    scene.await_exactly(0, &[(0, 0..8)]);
+    assert_eq!(scene.job.state(), "running");
+    scene.job.put_spec(&scene.spec(&earliest()));
 
     // One that did not run is left as it was.
     scene.job.stop();

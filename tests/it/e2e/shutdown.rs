@@ -52,6 +52,17 @@ fn a_shutdown_under_load_takes_a_last_checkpoint_and_repeats_nothing() {
     }
     assert_eq!(group, stopped_at, "and so does the group");
 
+    let attempts = scene.job.api.get(&scene.job.at("/attempts"));
+    let of_shutdown = attempts["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|attempt| attempt["attempt"] == 1)
+        .expect("the run that was shut down");
+    assert_eq!(of_shutdown["outcome"], "server-stopped");
+    let written: usize = delivered.values().map(Vec::len).sum();
+    assert_eq!(of_shutdown["records"], written, "{of_shutdown:#}");
+
     scene.server.await_state(&scene.job, "running");
     let mut ends = load.end();
     for end in ends.values_mut() {

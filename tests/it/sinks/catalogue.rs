@@ -508,6 +508,41 @@ async fn rights_on_the_columns_that_are_used_are_enough() {
     target.finish().await;
 }
 
+/// Where the program keeps its own state in the target database, only its own tables are refused.
+#[tokio::test]
+async fn a_table_of_the_store_is_no_target() {
+    let mut target = Target::create().await;
+    for table in ["installation", "job_leases", "checkpoint_offsets", "orders"] {
+        target
+            .run(&format!(
+                "CREATE TABLE public.{table} (id text, total text)"
+            ))
+            .await;
+    }
+    for table in ["job_leases", "events"] {
+        let refused = target
+            .check(&spec(
+                &format!("public.{table}"),
+                &key_and_total(),
+                &Value::Null,
+            ))
+            .await;
+        assert_eq!(refused.len(), 1, "{refused:?}");
+        assert!(
+            format!("{refused:?}").contains("its own state"),
+            "{refused:?}"
+        );
+    }
+    let beside = target
+        .check(&spec("public.orders", &key_and_total(), &Value::Null))
+        .await;
+    assert!(
+        !format!("{beside:?}").contains("its own state"),
+        "{beside:?}"
+    );
+    target.finish().await;
+}
+
 #[tokio::test]
 async fn the_examples_of_the_documentation_fit_their_tables() {
     let mut target = Target::create().await;

@@ -17,6 +17,8 @@ pub(super) struct Facts {
     pub(super) schema_exists: bool,
     /// Whether the role may use what is in the schema.
     pub(super) may_use_schema: bool,
+    /// Whether the program keeps its own state in this schema.
+    pub(super) holds_the_store: bool,
     pub(super) relation: Option<Relation>,
 }
 
@@ -89,6 +91,8 @@ const RELATION: &str = r"
 SELECT current_user::text AS role,
        n.oid IS NOT NULL AS schema_exists,
        COALESCE(pg_catalog.has_schema_privilege(n.oid, 'USAGE'), false) AS may_use_schema,
+       (SELECT count(*) = 3 FROM pg_catalog.pg_class own
+        WHERE own.relnamespace = n.oid AND own.relname IN ('installation', 'job_leases', 'checkpoint_offsets')) AS holds_the_store,
        c.oid::int8 AS relation,
        c.relkind::text AS kind,
        c.relpersistence = 'u' AS is_unlogged,
@@ -196,6 +200,7 @@ pub(super) async fn read(
         role: found.try_get("role")?,
         schema_exists: found.try_get("schema_exists")?,
         may_use_schema: found.try_get("may_use_schema")?,
+        holds_the_store: found.try_get("holds_the_store")?,
         relation,
     })
 }

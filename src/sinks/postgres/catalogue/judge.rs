@@ -12,6 +12,22 @@ use crate::model::{
 const TABLE: &str = "/sink/table";
 const COLUMNS: &str = "/sink/mapping/columns";
 const KEY: &str = "/sink/write/key";
+/// The tables of the store. (They are in a schema beside tables of other people where both use one database.)
+const STORE_TABLES: [&str; 13] = [
+    "_sqlx_migrations",
+    "attempts",
+    "bounded_run_ends",
+    "bounded_runs",
+    "checkpoint_offsets",
+    "checkpoints",
+    "events",
+    "installation",
+    "instances",
+    "job_leases",
+    "jobs",
+    "operations",
+    "start_plans",
+];
 
 /// All faults; none if the spec can be carried out as far as the catalogue tells.
 pub(super) fn judge(spec: &PostgresSinkSpec, facts: &Facts) -> Vec<FieldError> {
@@ -20,6 +36,13 @@ pub(super) fn judge(spec: &PostgresSinkSpec, facts: &Facts) -> Vec<FieldError> {
         facts,
         table: spec.table.quoted(),
     };
+    if facts.holds_the_store && STORE_TABLES.contains(&spec.table.table()) {
+        let table = &judge.table;
+        let what = format!(
+            "{table} is a table in which handover keeps its own state: name another one, best in a database of its own"
+        );
+        return vec![FieldError::new(TABLE, what)];
+    }
     let mut faults = judge.schema();
     match &facts.relation {
         None => faults.push(judge.missing_table()),
@@ -627,4 +650,27 @@ fn wanted_types(
         ColumnSource::Key | ColumnSource::Value => (true, ""),
     };
     (!fits).then_some(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::STORE_TABLES;
+
+    #[test]
+    fn the_tables_of_the_store_are_those_of_the_migrations() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
+        let mut tables = vec!["_sqlx_migrations".to_owned()];
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "sql") {
+                let text = std::fs::read_to_string(path).unwrap();
+                let created = text
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("CREATE TABLE "));
+                tables.extend(created.map(|rest| rest.trim_end_matches(" (").to_owned()));
+            }
+        }
+        tables.sort();
+        assert_eq!(tables, STORE_TABLES);
+    }
 }
