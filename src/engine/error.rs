@@ -94,13 +94,25 @@ pub struct SinkError {
     pub detail: String,
     /// The record, if one is to blame.
     pub record: Option<Box<FailedRecord>>,
-    /// `sink-error`, or a code that says more; `lease-lost` when the target knows a newer owner.
+    /// `sink-error`, or a code that says more; `lease-lost` when the target knows a newer owner, `panicked` when a
+    /// part of the sink has crashed.
     pub code: Code,
     /// Whether trying again can help.
     pub class: ErrorClass,
 }
 
 impl SinkError {
+    /// A part of the sink is gone: nobody knows whether it would happen again.
+    #[must_use]
+    pub fn crashed(detail: impl Into<String>) -> Self {
+        Self {
+            detail: detail.into(),
+            record: None,
+            code: Code::Panicked,
+            class: ErrorClass::Deterministic,
+        }
+    }
+
     /// A target that is away or busy.
     #[must_use]
     pub fn away(detail: impl Into<String>) -> Self {
@@ -178,6 +190,11 @@ impl From<SinkError> for JobError {
     fn from(error: SinkError) -> Self {
         if error.code == Code::LeaseLost {
             Self::Fenced
+        } else if error.code == Code::Panicked {
+            Self::Panicked {
+                part: "the sink".to_owned(),
+                detail: error.detail,
+            }
         } else {
             Self::Sink(error)
         }

@@ -33,7 +33,7 @@
 //! *With one subtask* the same two tasks run; there is no second, shorter path to keep right.
 //!
 //! *What is away is waited for; what is wrong stops at once,* the partition that it is about or the job. See [`error`] and
-//! [`parked`].
+//! `parked`.
 
 pub mod backoff;
 mod bad_records;

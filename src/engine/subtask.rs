@@ -44,6 +44,8 @@ use crate::{
 
 /// How long a writer may take to give up and to end: a target that is away must not hide why the job ended.
 const WRITER_CLOSE: Duration = Duration::from_secs(3);
+/// How long dead letters may take before it is told that they are waited for.
+const SLOW_LETTERS: Duration = Duration::from_secs(2);
 
 /// A checkpoint's barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -691,10 +693,22 @@ impl SubtaskTask {
         let mut backoff = Backoff::new();
         loop {
             let (places, now): (Vec<usize>, Vec<DeadLetter>) = open.into_iter().unzip();
-            let outcomes = tokio::select! {
-                biased;
-                () = self.channels.cancel.cancelled() => return None,
-                outcomes = topic.deliver(&now) => outcomes,
+            let outcomes = {
+                let delivery = topic.deliver(&now);
+                tokio::pin!(delivery);
+                loop {
+                    tokio::select! {
+                        biased;
+                        () = self.channels.cancel.cancelled() => return None,
+                        outcomes = &mut delivery => break outcomes,
+                        // The producer tries for longer than anybody wants to be left without a word.
+                        () = tokio::time::sleep(SLOW_LETTERS) => {
+                            let words =
+                                format!("dead letters to {} are not answered yet", topic.name());
+                            self.view.set_sink_problem(Some(words));
+                        }
+                    }
+                }
             };
             open = Vec::new();
             let mut away = None;

@@ -496,8 +496,7 @@ pub struct SpecChange {
 
 impl JobSpec {
     /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
-    /// change while running, the
-    /// rest at the next start.
+    /// change while running, the rest at the next start. (What only a start reads is not compared: the run does not differ.)
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
         let mut pending_fields = Vec::new();
@@ -520,8 +519,22 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
+        compare(
+            "source.on_out_of_range",
+            new.on_out_of_range != old.on_out_of_range,
+        );
+        compare(
+            "source.on_topic_recreated",
+            new.on_topic_recreated != old.on_topic_recreated,
+        );
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
+        // Where the partitions begin that are found by the mode; all others have begun.
+        let mode_counts = old.partition_discovery.new_partitions == NewPartitions::StartupMode;
+        compare(
+            "startup_mode",
+            mode_counts && self.startup_mode != running.startup_mode,
+        );
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
         compare("sink", self.sink != running.sink);

@@ -87,6 +87,9 @@ pub struct StartRecord {
     pub kind: AttemptKind,
     /// What is known of the crash loop that the run belongs to.
     pub crash_loop: Option<CrashLoop>,
+    /// Positions that the start moved because their logs do not hold them, or are those of other topics, as the history tells
+    /// them: one object for each.
+    pub moved: Vec<serde_json::Value>,
     /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
     pub operation: Option<(OperationId, String)>,
 }
@@ -168,6 +171,16 @@ impl Store {
                         "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
                     let actor = instance_actor(&owner);
+                    for moved in &record.moved {
+                        note(
+                            &mut *connection,
+                            Some(lease.job),
+                            "position-moved",
+                            &actor,
+                            moved,
+                        )
+                        .await?;
+                    }
                     note(connection, Some(lease.job), "job-started", &actor, &details).await
                 })
             },

@@ -169,6 +169,7 @@ impl JobTask {
             consumed_pending: intent.consumes,
             set_aside: resolved.sets_state_aside(),
             bounded: resolved.bounded_run(checkpoint.id, core.now()),
+            moved: moved_positions(&resolved),
             operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
         };
         self.insist(operation, "the positions are stored", || async {
@@ -178,6 +179,9 @@ impl JobTask {
             Ok(())
         })
         .await?;
+        for moved in &record.moved {
+            tracing::warn!(job = %self.job.name, %moved, "the start moved a position as the spec says");
+        }
         self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, checkpoint.id);
         let reasons = resolved.partitions.iter();
@@ -591,6 +595,24 @@ pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceEr
         .hint(hint.remedy())
         .blockers(resolved.blockers.clone())
         .choices(choices)
+}
+
+/// Positions that a start moves by policy, as the history tells them: nobody may have looked at the plan.
+fn moved_positions(resolved: &ResolvedStart) -> Vec<serde_json::Value> {
+    let by_policy = resolved.partitions.iter().filter(|planned| {
+        matches!(
+            planned.reason,
+            StartReason::BelowEarliest | StartReason::BeyondLatest | StartReason::TopicRecreated
+        )
+    });
+    by_policy
+        .map(|planned| {
+            json!({
+                "topic": planned.topic, "partition": planned.partition, "to": planned.start_at, "reason": planned.reason,
+                "lost_offsets": planned.lost, "skipped": planned.skipped, "replayed": planned.replayed,
+            })
+        })
+        .collect()
 }
 
 /// What keeps the server from starting a job by itself is a failure that needs a decision.

@@ -296,7 +296,9 @@ impl Drop for Ended {
     fn drop(&mut self) {
         let mut state = self.0.state();
         if state.failure.is_none() {
-            state.failure = Some(SinkError::away("the writer of the target has ended"));
+            state.failure = Some(SinkError::crashed(
+                "the task that writes to the target ended without being asked to",
+            ));
         }
         self.0.writer.notify_one();
     }

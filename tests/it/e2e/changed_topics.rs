@@ -145,6 +145,15 @@ fn records_that_expired_are_named_as_lost_and_the_policy_counts_once() {
     let report = scene.job.start(&json!({"on_out_of_range": "earliest"}));
     assert_eq!(report["lost"], 40, "{report:#}");
     scene.await_exactly(mark, &[(0, 50..100)]);
+    let told: Vec<String> = scene
+        .server
+        .database()
+        .column("SELECT details->>'lost_offsets' FROM events WHERE kind = 'position-moved'");
+    assert_eq!(
+        told,
+        ["40"],
+        "the history tells it, whoever started the job"
+    );
     // Nothing of it is left to decide at the next start.
     scene.job.stop();
     let plan = scene.job.plan();

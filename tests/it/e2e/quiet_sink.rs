@@ -101,17 +101,22 @@ fn a_refused_record_is_named_while_nothing_is_read_and_skipped() {
     );
     scene.producer.send(&scene.name, 1, b"bad", None);
     scene.producer.flush();
-    scene.server.await_state(&scene.job, "failed");
-    let view = scene.job.view();
-    let failure = &view["failure"];
-    assert_eq!(failure["code"], "blocked-on-record", "{view:#}");
-    let record = &failure["record"];
+    let view = eventually("the partition is parked", SOON, || {
+        let view = scene.job.view();
+        match &view["parked"][0] {
+            Value::Null => Err(format!("{view:#}")),
+            _ => Ok(view),
+        }
+    });
+    let parked = &view["parked"][0];
+    assert_eq!(parked["code"], "blocked-on-record", "{view:#}");
+    let record = &parked["record"];
     assert_eq!(
         (&record["topic"], &record["partition"], &record["offset"]),
         (&json!(scene.name), &json!(1), &json!(3)),
         "{view:#}"
     );
-    let summary = failure["summary"].as_str().expect("words");
+    let summary = parked["detail"].as_str().expect("words");
     assert!(
         summary.contains("no customer for bad (SQLSTATE 42P01)"),
         "{summary}"

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 
-use super::{Scene, earliest, with};
+use super::{Scene, earliest, warehouse::Warehouse, with};
 use crate::support::wait::{SOON, eventually, now_ms};
 
 impl Scene {
@@ -260,4 +260,37 @@ fn a_strategy_of_none_fails_at_the_first_crash_and_changes_while_the_job_runs() 
         summary.contains("the restart strategy is none"),
         "{summary}"
     );
+}
+
+/// A writer that has crashed is no target that is away: nothing would ever come back.
+#[test]
+fn a_crash_in_the_sink_follows_the_restart_strategy_and_doubles_nothing() {
+    let mut warehouse = Warehouse::start("sink-crash");
+    warehouse.scene.server.kill();
+    warehouse.scene.server.boot_to_panic("sink-committed:1");
+    let scene = &warehouse.scene;
+    scene.produce_all(20);
+    eventually("the rows", SOON, || match warehouse.rows() {
+        40 => Ok(()),
+        rows => Err(format!("{rows}")),
+    });
+    // The rows are there before the crash is noticed.
+    let crashed = eventually("the crash", SOON, || {
+        let attempts = scene.attempts();
+        let mut crashed = attempts.iter().filter(|one| one["outcome"] == "crashed");
+        crashed.next().cloned().ok_or(format!("{attempts:#?}"))
+    });
+    assert_eq!(crashed["cause"]["code"], "panicked", "{crashed:#}");
+    scene.await_positions(&[(0, 20), (1, 20)]);
+    scene.produce_all(5);
+    eventually("what is written after it", SOON, || {
+        match warehouse.rows() {
+            50 => Ok(()),
+            rows => Err(format!("{rows}")),
+        }
+    });
+    let different: Vec<i64> = warehouse
+        .target
+        .column("SELECT count(DISTINCT (part, pos)) FROM orders");
+    assert_eq!(different, [50]);
 }

@@ -222,6 +222,7 @@ fn failed(lease: &JobLease, id: i64) -> FailedCheckpoint {
 
 fn start_record(job: &JobRow) -> StartRecord {
     StartRecord {
+        moved: Vec::new(),
         generation: job.generation,
         spec: job.spec.clone(),
         consumed_pending: None,
