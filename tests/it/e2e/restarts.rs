@@ -278,7 +278,10 @@ fn a_crash_in_the_sink_follows_the_restart_strategy_and_doubles_nothing() {
     let crashed = eventually("the crash", SOON, || {
         let attempts = scene.attempts();
         let mut crashed = attempts.iter().filter(|one| one["outcome"] == "crashed");
-        crashed.next().cloned().ok_or(format!("{attempts:#?}"))
+        crashed
+            .next()
+            .cloned()
+            .ok_or_else(|| format!("{attempts:#?}"))
     });
     assert_eq!(crashed["cause"]["code"], "panicked", "{crashed:#}");
     scene.await_positions(&[(0, 20), (1, 20)]);
