@@ -375,7 +375,7 @@ impl Stage {
     }
 
     fn next_life(&mut self) {
-        self.life = Life::draw(&self.chaos, &mut self.random);
+        self.life = Life::draw(&self.chaos, self.deaths.len(), &mut self.random);
         self.heal();
         self.arm(Place::is_armed_at_boot);
         match self.life.crash_at.clone() {
