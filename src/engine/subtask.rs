@@ -862,8 +862,6 @@ impl SubtaskTask {
         };
         if outcome.is_ok() {
             self.fetcher.prepared(&positions);
-        }
-        if outcome.is_ok() {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);

@@ -180,12 +180,17 @@ impl OffsetsByTopic {
 
     /// Reports a map without any offset: it would mean the group's offsets for every partition, under another name.
     pub(super) fn refuse_empty(offsets: Option<&Self>, reader: &mut ObjectReader<'_>) {
-        if offsets.is_some_and(|offsets| offsets.0.values().all(BTreeMap::is_empty)) {
+        if offsets.is_some_and(Self::gives_none) {
             reader.fault(
                 "offsets",
                 "gives no offset: use group-offsets to begin at the group's offsets",
             );
         }
+    }
+
+    /// Whether it names no partition, however many topics.
+    pub(super) fn gives_none(&self) -> bool {
+        self.0.values().all(BTreeMap::is_empty)
     }
 
     /// The same by partition.

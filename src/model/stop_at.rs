@@ -96,9 +96,7 @@ impl StopAt {
                 })
             }
             "specific-offsets" => {
-                let gives_none = offsets
-                    .as_ref()
-                    .is_none_or(|offsets| offsets.0.values().all(BTreeMap::is_empty));
+                let gives_none = offsets.as_ref().is_none_or(OffsetsByTopic::gives_none);
                 // One of the wrong kind was reported when it was read.
                 if gives_none && (offsets.is_some() || reader.raw("offsets").is_none()) {
                     reader.fault(

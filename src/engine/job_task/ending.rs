@@ -56,8 +56,7 @@ impl JobTask {
     /// Whether a bounded run goes on after its last checkpoint: the sink refused a record at the barrier, and what it had not
     /// kept is read again.
     pub(super) fn reads_on(&mut self) -> bool {
-        let nobody_asked = |stopping: &Stopping| stopping.finishes && stopping.refused.is_empty();
-        if self.is_finished() || !self.stopping.as_ref().is_some_and(nobody_asked) {
+        if self.is_finished() || self.unasked_end().is_none() {
             return false;
         }
         self.stopping = None;
@@ -75,11 +74,7 @@ impl JobTask {
             self.note_waiting(Code::CommitsFailing, None);
             return false;
         }
-        let Some(stopping) = self
-            .stopping
-            .as_mut()
-            .filter(|stopping| stopping.finishes && stopping.refused.is_empty())
-        else {
+        let Some(stopping) = self.unasked_end() else {
             return false;
         };
         stopping.report = Some(report.clone());
@@ -91,13 +86,15 @@ impl JobTask {
         true
     }
 
+    /// The end of a bounded run that nobody has asked to stop meanwhile.
+    fn unasked_end(&mut self) -> Option<&mut Stopping> {
+        let stopping = self.stopping.as_mut();
+        stopping.filter(|stopping| stopping.finishes && stopping.refused.is_empty())
+    }
+
     /// The time of a last checkpoint is over, and only its commit is open. True when it is waited for on.
     pub(super) fn waits_for_last_commit(&mut self, report: &CheckpointReport) -> bool {
-        let Some(stopping) = self
-            .stopping
-            .as_mut()
-            .filter(|stopping| stopping.finishes && stopping.refused.is_empty())
-        else {
+        let Some(stopping) = self.unasked_end() else {
             return false;
         };
         stopping.deadline = Instant::now() + COMMIT_AGAIN;
