@@ -206,8 +206,14 @@ impl<'a> Resolution<'a> {
         let Some(known) = self.known(partition) else {
             return planned;
         };
+        // What the sink has taken beyond the checkpoint stays taken: the position stands where the sink does, as that of a
+        // partition that is read would.
+        let progress = self.inputs.progress();
+        let sink = progress.and_then(|progress| progress.get(partition));
+        let sink = sink.filter(|sink| sink.position_id == known.position_id);
+        let stands = |stored: Offset| sink.map_or(stored, |sink| sink.next_offset.max(stored));
         PlannedPartition {
-            kept: known.next_offset,
+            kept: known.next_offset.map(stands),
             position_id: known.next_offset.map(|_| known.position_id),
             topic_id: known.topic_id.clone(),
             ..planned
