@@ -56,6 +56,7 @@ mod subtask;
 mod tests;
 mod threads;
 pub mod topics;
+mod watermarks;
 
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

@@ -10,6 +10,7 @@ use super::{
     duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
     limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
     startup_mode::StartupMode, stop_at::StopAt, topic_pattern::TopicPattern,
+    watermark::WatermarkSpec,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -49,6 +50,9 @@ pub struct JobSpec {
     #[serde(default)]
     #[schema(required = true)]
     pub limits: LimitsSpec,
+    /// How its watermark is made; without one it keeps no event time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<WatermarkSpec>,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -264,6 +268,10 @@ impl JobSpec {
         let limits = reader
             .object("limits")
             .map_or_else(LimitsSpec::default, LimitsSpec::read);
+        let format = source.as_ref().map(|source| source.format);
+        let watermark = reader
+            .object("watermark")
+            .and_then(|watermark| WatermarkSpec::read(watermark, format));
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -293,6 +301,7 @@ impl JobSpec {
             errors,
             restart,
             limits,
+            watermark,
             sink: sink?,
         })
     }
@@ -537,6 +546,7 @@ impl JobSpec {
         );
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
+        compare("watermark", self.watermark != running.watermark);
         compare("sink", self.sink != running.sink);
         SpecChange { pending_fields }
     }
@@ -547,6 +557,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::watermark::{TimestampSource, WatermarkStrategy};
 
     fn job() -> JobName {
         JobName::new("orders").unwrap()
@@ -592,7 +603,7 @@ mod tests {
             "/checkpoint/interval",
             "/checkpoint/timeout",
             "/sink/format",
-            "/watermark",
+            "/watermark/strategy",
         ] {
             assert!(
                 pointers.contains(&expected),
@@ -648,9 +659,16 @@ mod tests {
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.parallelism = 2;
         changed.source.topics.push("more".into());
+        changed.watermark = Some(WatermarkSpec {
+            strategy: WatermarkStrategy::Monotonous,
+            max_delay: None,
+            idle_after: None,
+            timestamp: TimestampSource::Record,
+            alignment: None,
+        });
         assert_eq!(
             changed.change_from(&running).pending_fields,
-            ["source.topics", "parallelism"]
+            ["source.topics", "parallelism", "watermark"]
         );
     }
 }

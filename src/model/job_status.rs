@@ -20,6 +20,7 @@ use super::{
     record::ConsumerRecord,
     resolver::StartReason,
     topic::TopicPartition,
+    watermark::{JobWatermark, PartitionWatermark},
 };
 
 /// What a job's engine shows while it runs. Published as a whole; readers see the newest.
@@ -67,6 +68,8 @@ pub struct JobStatus {
     pub bad_records: BadRecordCounters,
     /// Positions in this run that their logs did not hold and that were moved as the spec says.
     pub positions_moved: u64,
+    /// How far event time has come; `None` for a job that keeps none.
+    pub watermark: Option<JobWatermark>,
     /// The newest things for the history that no other member shows.
     pub notes: Arc<VecDeque<StatusNote>>,
 }
@@ -102,6 +105,8 @@ pub struct LivePartition {
     pub stop_offset: Option<Offset>,
     /// Why the run began to read it where it did; `None` while it waits for its first position.
     pub reason: Option<StartReason>,
+    /// How far its event time has come; `None` for a job that keeps none.
+    pub watermark: Option<PartitionWatermark>,
 }
 
 /// What a run shows of its looks at the brokers' metadata.

@@ -36,6 +36,7 @@ pub mod subtask;
 pub mod topic;
 pub mod topic_pattern;
 pub mod views;
+pub mod watermark;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, CheckpointStatus};
 pub use code::Code;

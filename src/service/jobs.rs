@@ -33,6 +33,7 @@ use crate::{
         views::{
             BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
             LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
+            WatermarkView,
         },
     },
     store::JobRow,
@@ -259,6 +260,7 @@ impl Standing {
             waiting: self.waiting,
             crash_loop: self.crash_loop,
             limits: limits_view(&row.spec, status),
+            watermark: watermark_view(&row, status, core.now()),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
@@ -303,6 +305,32 @@ fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
         throttled_ms: status
             .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
     }
+}
+
+/// Of a job that runs what its run keeps, otherwise what the next one would.
+fn watermark_view(
+    row: &JobRow,
+    status: Option<&JobStatus>,
+    now: DateTime<Utc>,
+) -> Option<WatermarkView> {
+    let running = row.running.as_ref().filter(|_| status.is_some());
+    let spec = running.map_or(&row.spec, |running| &running.spec);
+    let strategy = spec.watermark.as_ref()?.strategy;
+    let shown = status.and_then(|status| status.watermark.clone());
+    let timestamp = shown.as_ref().and_then(|shown| shown.timestamp);
+    Some(WatermarkView {
+        strategy,
+        timestamp,
+        lag_ms: timestamp.map(|timestamp| (now - timestamp).num_milliseconds()),
+        idle: shown.as_ref().map(|shown| shown.idle),
+        idle_partitions: shown.as_ref().map(|shown| shown.idle_partitions),
+        late_records: shown.as_ref().map(|shown| shown.late_records),
+        held_by: shown.as_ref().and_then(|shown| shown.held_by.clone()),
+        paused_partitions: shown
+            .as_ref()
+            .map_or_else(Vec::new, |shown| shown.paused_partitions.clone()),
+        subtasks: shown.map_or_else(Vec::new, |shown| shown.subtasks),
+    })
 }
 
 /// The positions that belong to the ends of the logs, or the newest where those are of an older run.
@@ -551,6 +579,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             checkpointed: partition.checkpointed,
             group_committed: partition.group_committed,
             lag: partition.lag,
+            watermark: partition.watermark,
         });
     JobMetrics {
         partitions: partitions.collect(),
@@ -586,6 +615,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             .map_or(0, |crash_loop| crash_loop.restart),
         limits: status.map(|status| status.limits),
         throttled_for: status.map(|status| status.throttled_for),
+        watermark: status.and_then(|status| status.watermark.clone()),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::model::{
     operation::{Operation, OperationKind, OperationStatus},
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
+    watermark::{JobWatermark, PartitionWatermark},
 };
 
 /// Who calls, and how the call is told apart from a repetition of itself.
@@ -293,6 +294,8 @@ pub struct JobMetrics {
     pub limits: Option<LimitsSpec>,
     /// How long the limits have held subtasks back in this run; `None` when it does not run.
     pub throttled_for: Option<Duration>,
+    /// How far event time has come; `None` for a job that keeps none or does not run.
+    pub watermark: Option<JobWatermark>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.
@@ -314,6 +317,8 @@ pub struct PartitionMetrics {
     pub group_committed: Option<Offset>,
     /// The lags.
     pub lag: PartitionLag,
+    /// How far its event time has come; `None` for a job that keeps none or does not run.
+    pub watermark: Option<PartitionWatermark>,
 }
 
 #[cfg(test)]

@@ -14,8 +14,14 @@ mod observation;
 mod out_of_range;
 mod parking;
 mod store_writes;
+mod watermarks;
 
-use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
@@ -88,6 +94,8 @@ struct Subtask {
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
+    /// Partitions that are to be held back; `None` without alignment.
+    paused: Option<watch::Sender<Arc<BTreeSet<TopicPartition>>>>,
 }
 
 /// What the job task keeps of a partition.
@@ -148,6 +156,7 @@ enum Background {
     LookedUp(Result<LookedUp, KafkaError>),
     Discovered(Result<Vec<TopicDescription>, KafkaError>),
     Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
+    ReadableEnds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -156,6 +165,8 @@ pub(super) struct JobTask {
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
     limit: Arc<RateLimit>,
+    /// Of a job that keeps event time.
+    event_time: Option<watermarks::JobEventTime>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -236,6 +247,7 @@ impl JobTask {
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
                     reason: run.reasons.get(partition).copied(),
+                    watermark: None,
                 },
             )
         });
@@ -262,6 +274,7 @@ impl JobTask {
             notes: Arc::default(),
             bad_records: BadRecordCounters::default(),
             positions_moved: 0,
+            watermark: None,
         }
     }
 
@@ -340,6 +353,7 @@ impl JobTask {
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
+            event_time: watermarks::JobEventTime::of(&run.spec),
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
@@ -441,6 +455,10 @@ impl JobTask {
         if let Some(ends) = &self.run.ends {
             fetcher.end_at(ends.clone());
         }
+        let (pausing, paused) = self.pausing();
+        if let Some(event_time) = &self.event_time {
+            fetcher.keep_event_time(event_time.for_subtask());
+        }
         let (assignments, begin) = self.beginnings(subtask, &mut fetcher);
         let asked = assignments.len() as u64;
         batches.assign(assignments);
@@ -484,6 +502,7 @@ impl JobTask {
             limit: Arc::clone(&self.limit),
             held: None,
             has_output: false,
+            pausing,
             clock: Arc::clone(&self.run.clock),
             job: self.run.name.clone(),
             bad_records: self.bad_records(),
@@ -506,6 +525,7 @@ impl JobTask {
             view,
             reachability,
             thread_ended,
+            paused,
         });
         Ok(())
     }
@@ -586,7 +606,12 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_) | Background::Bounds(_) | Background::Discovered(_))
+                Ok(
+                    Background::LookedUp(_)
+                    | Background::Bounds(_)
+                    | Background::ReadableEnds(_)
+                    | Background::Discovered(_),
+                )
                 | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
@@ -1001,6 +1026,7 @@ impl JobTask {
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
+            Ok(Background::ReadableEnds(outcome)) => self.on_readable_ends(outcome),
             Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

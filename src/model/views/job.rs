@@ -17,6 +17,7 @@ use crate::model::{
     startup_mode::StartupMode,
     stop_at::StopAt,
     topic::TopicPartition,
+    watermark::{SubtaskWatermark, WatermarkStrategy},
 };
 
 /// A step that makes sense now, as a line to run.
@@ -111,6 +112,32 @@ pub struct LimitsView {
     pub throttled_ms: Option<i64>,
 }
 
+/// How far the event time of a job has come. What it has seen is not part of a checkpoint: a new run begins without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WatermarkView {
+    /// How a partition's watermark follows from its time stamps; the run's.
+    pub strategy: WatermarkStrategy,
+    /// The watermark: no record at or before this instant is expected any more. It never goes back in a run. `null` while one
+    /// of the active partitions has shown no record, and for a job that does not run.
+    pub timestamp: Option<DateTime<Utc>>,
+    /// Milliseconds from the watermark to now; `null` where there is none.
+    pub lag_ms: Option<i64>,
+    /// Whether no partition is active, all being idle or at their ends: then the watermark stays where it is. `null` for a job
+    /// that does not run.
+    pub idle: Option<bool>,
+    /// The partition that holds the watermark where it is: the one furthest behind of those that are active.
+    pub held_by: Option<TopicPartition>,
+    /// Partitions that have had nothing to read for `idle_after`; `null` for a job that does not run.
+    pub idle_partitions: Option<usize>,
+    /// Partitions that are not read at the moment because they are further ahead than `alignment` allows.
+    pub paused_partitions: Vec<TopicPartition>,
+    /// Records of this run that were late: at or before the watermark when they were given to the sink. `null` for a job that
+    /// does not run.
+    pub late_records: Option<u64>,
+    /// The subtasks.
+    pub subtasks: Vec<SubtaskWatermark>,
+}
+
 /// Lines to copy for the things one does to a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Commands {
@@ -201,6 +228,9 @@ pub struct JobView {
     pub crash_loop: Option<CrashLoopView>,
     /// How fast it may go.
     pub limits: LimitsView,
+    /// How far its event time has come; only of a job that keeps event time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<WatermarkView>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
     /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of

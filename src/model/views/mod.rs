@@ -17,7 +17,7 @@ pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
 pub use job::{
     BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
-    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
+    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView, WatermarkView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
