@@ -274,7 +274,7 @@ impl JobTask {
             notes: Arc::default(),
             bad_records: BadRecordCounters::default(),
             positions_moved: 0,
-            watermark: None,
+            watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
         }
     }
 

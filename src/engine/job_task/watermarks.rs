@@ -170,7 +170,8 @@ impl JobTask {
     fn subtasks_seen(&self) -> Vec<SubtaskSeen> {
         let seen = self.subtasks.iter().map(|subtask| SubtaskSeen {
             open: *subtask.intake.borrow() == Intake::Open
-                && subtask.reachability.problem().is_none(),
+                && subtask.reachability.problem().is_none()
+                && subtask.view.sink_problem().is_none(),
             waits_for_sink: subtask.view.activity().waits_for_sink(),
             records: subtask
                 .view

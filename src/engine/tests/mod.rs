@@ -16,6 +16,7 @@ mod records;
 mod sink;
 mod stops;
 mod store;
+mod watermarks;
 
 use std::{
     collections::BTreeMap,
@@ -46,6 +47,7 @@ use crate::model::{
     start::StopCheckpoint,
     subtask::owner,
     views::CheckpointReport,
+    watermark::WatermarkSpec,
 };
 use cluster::Cluster;
 use letters::Letters;
@@ -114,6 +116,7 @@ struct Setup {
     reasons: BTreeMap<i32, StartReason>,
     source: fn(&mut SourceSpec),
     limits: LimitsSpec,
+    watermark: Option<WatermarkSpec>,
 }
 
 impl Default for Setup {
@@ -128,6 +131,7 @@ impl Default for Setup {
             reasons: BTreeMap::new(),
             source: |_| {},
             limits: LimitsSpec::default(),
+            watermark: None,
         }
     }
 }
@@ -207,6 +211,7 @@ impl World {
         spec.checkpoint = setup.checkpoint;
         (setup.source)(&mut spec.source);
         spec.limits = setup.limits;
+        spec.watermark = setup.watermark;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }

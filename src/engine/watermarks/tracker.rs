@@ -18,7 +18,7 @@ use crate::model::{
 /// What is seen of a subtask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::engine) struct SubtaskSeen {
-    /// Whether records can come to it: it may take them, and its brokers are there.
+    /// Whether records can come to it and go on: it may take them, its brokers are there, and its sink has no trouble.
     pub open: bool,
     /// Whether it waits for its sink.
     pub waits_for_sink: bool,

@@ -9,6 +9,7 @@ mod broker;
 mod changed_topics;
 mod dead_letters;
 mod discovery;
+mod event_time;
 mod group;
 mod group_reset;
 mod kills;
