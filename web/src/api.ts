@@ -128,6 +128,17 @@ export interface AttemptPage {
   next?: string | null;
 }
 
+/** How far event time has come; only of a job that keeps it. `null` where it is not known yet, or the job does not run. */
+export interface Watermark {
+  timestamp: string | null;
+  lag_ms?: number | null;
+  idle?: boolean | null;
+  held_by?: { topic: string; partition: number } | null;
+  idle_partitions?: number | null;
+  paused_partitions?: { topic: string; partition: number }[];
+  late_records?: number | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -144,6 +155,7 @@ export interface JobView extends JobItem {
   discovery?: Discovery | null;
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
+  watermark?: Watermark | null;
   warnings?: Reason[];
   bounded?: Bounded | null;
 }
