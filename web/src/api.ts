@@ -128,6 +128,20 @@ export interface AttemptPage {
   next?: string | null;
 }
 
+/** One entry of a job's history. */
+export interface HistoryEvent {
+  id: number;
+  at: string;
+  kind: string;
+  actor: string;
+  details?: unknown;
+}
+
+export interface EventPage {
+  items: HistoryEvent[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -265,6 +279,7 @@ export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
   attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
+  events: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/events?limit=20`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 
