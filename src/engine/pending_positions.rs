@@ -301,6 +301,8 @@ fn inputs<'a>(
             on_out_of_range: spec.source.on_out_of_range,
             on_missing_group_offset: spec.source.on_missing_group_offset,
             on_topic_recreated: spec.source.on_topic_recreated,
+            // Only a start is asked that.
+            forget_gone: false,
         },
         facts,
     }

@@ -11,6 +11,7 @@ pub mod code;
 pub mod deletion;
 pub mod duration;
 pub mod errors_spec;
+pub mod event;
 pub mod field_error;
 pub mod group_reset;
 pub mod health;

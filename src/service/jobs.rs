@@ -12,6 +12,7 @@ use super::{
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
+    monitor::{REUSE, measure},
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
@@ -41,6 +42,9 @@ use crate::{
 
 /// How long a check of readiness may take.
 const READINESS_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a caller waits for the measurement of a job that does not run.
+const AT_REST: Duration = Duration::from_secs(1);
 
 /// Everything that a view of a job shows, taken at one moment.
 pub(crate) struct Standing {
@@ -130,6 +134,7 @@ impl Standing {
             facts.spec().source.stop_at.as_ref(),
             facts.bounded.as_ref(),
             &partitions,
+            status.as_ref().map(|status| &*status.partitions),
             &status
                 .iter()
                 .flat_map(|status| status.parked.keys().cloned())
@@ -147,6 +152,8 @@ impl Standing {
             failure: row.failure.as_ref(),
             parked: &parked,
             lag: &lag,
+            lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
+            source: &row.spec.source,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
             mode: &row.spec.startup_mode,
@@ -499,7 +506,21 @@ impl Service {
             // Not measured yet: a job that was just made, or a server that just came up.
             super::monitor::refresh_checkpoint(&self.core, &job).await;
         }
+        self.look_at_rest(&job).await;
         Ok(Standing::take(&self.core, &job).view(&self.core))
+    }
+
+    /// Measures a job that does not run: it is measured rarely by itself, and "nothing is unread" must not be old. Brokers
+    /// that do not answer are not waited for.
+    async fn look_at_rest(&self, job: &JobEntry) {
+        let asks = {
+            let facts = job.shared();
+            facts.run.is_none() && facts.brokers.error.is_none()
+        };
+        if asks {
+            // Late is no fault: the sentence says as of when it is.
+            drop(timeout(AT_REST, measure(&self.core, job, REUSE)).await);
+        }
     }
 
     pub(super) async fn check_readiness(&self) -> Readiness {

@@ -120,6 +120,17 @@ pub struct AttemptQuery {
     pub after: Option<String>,
 }
 
+/// Which entries of a job's history to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Kinds to show; all when empty.
+    pub kinds: Vec<String>,
+    /// How many at most.
+    pub limit: usize,
+    /// Where the page begins: a cursor of the page before.
+    pub after: Option<String>,
+}
+
 /// Names one checkpoint of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointRef {

@@ -270,7 +270,10 @@ impl Service {
             .and_then(|resolved| resolved)
             .map_err(|error| error.job(name))?;
         if !resolved.blockers.is_empty() {
-            return Err(super::job_task::start_blocked(&row, &resolved));
+            let request = StartRequest::auto();
+            return Err(super::job_task::start_blocked(
+                core, &row, &resolved, &request, false,
+            ));
         }
         let stands_at = position_in(&resolved, request).map_err(|error| error.job(name))?;
         match judge(request, stands_at, &failed_at(&row)) {

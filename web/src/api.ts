@@ -139,6 +139,20 @@ export interface Watermark {
   late_records?: number | null;
 }
 
+/** One entry of a job's history. */
+export interface HistoryEvent {
+  id: number;
+  at: string;
+  kind: string;
+  actor: string;
+  details?: unknown;
+}
+
+export interface EventPage {
+  items: HistoryEvent[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -277,6 +291,7 @@ export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
   attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
+  events: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/events?limit=20`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

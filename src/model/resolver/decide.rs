@@ -37,6 +37,7 @@ pub(super) struct Resolution<'a> {
     pub(super) leaderless: Vec<TopicPartition>,
     pub(super) gone: Vec<TopicPartition>,
     pub(super) absent: Vec<TopicPartition>,
+    pub(super) forgotten: Vec<TopicPartition>,
 }
 
 /// Whether there is a partition to decide about.
@@ -75,6 +76,7 @@ impl<'a> Resolution<'a> {
             leaderless: Vec::new(),
             gone: Vec::new(),
             absent: Vec::new(),
+            forgotten: Vec::new(),
         }
     }
 
@@ -102,10 +104,17 @@ impl<'a> Resolution<'a> {
                 return self.kept(partition, StartReason::Detached);
             }
             Presence::Absent => {
-                if self
+                let had_position = self
                     .known(partition)
-                    .is_some_and(|h| h.next_offset.is_some())
-                {
+                    .is_some_and(|h| h.next_offset.is_some());
+                if self.inputs.policies.forget_gone {
+                    if had_position {
+                        self.forgotten.push(partition.clone());
+                    }
+                    let dropped = Placed::new(None, StartReason::PartitionGone);
+                    return self.planned(partition, &no_facts, dropped);
+                }
+                if had_position {
                     self.absent.push(partition.clone());
                 }
                 return self.kept(partition, StartReason::PartitionGone);
@@ -601,7 +610,8 @@ impl<'a> Resolution<'a> {
         };
         // One that was read may come back, like one that is deleted while the job runs. One that never was is a mistake.
         let missing = self.inputs.facts.missing_topics.iter();
-        for topic in missing.filter(|topic| !was_read(topic)) {
+        let named = !self.inputs.facts.by_pattern;
+        for topic in missing.filter(|topic| named && !was_read(topic)) {
             let why = format!("topic {topic} does not exist");
             self.blockers.add_general(Code::UnknownTopic, &why);
         }

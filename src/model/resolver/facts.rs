@@ -59,6 +59,8 @@ pub struct BrokerFacts {
     pub partitions: BTreeMap<TopicPartition, PartitionFacts>,
     /// Topics of the spec that do not exist.
     pub missing_topics: Vec<String>,
+    /// Whether a pattern selects the topics: then none of them has to exist.
+    pub by_pattern: bool,
     /// What was asked for the ends of a bounded run; empty where none is to be resolved.
     pub ends: EndFacts,
 }
@@ -166,6 +168,8 @@ pub struct StartPolicies {
     pub on_missing_group_offset: PositionPolicy,
     /// For a topic with another id than the checkpoint's.
     pub on_topic_recreated: PositionPolicy,
+    /// Whether the positions of partitions that do not exist any more are dropped.
+    pub forget_gone: bool,
 }
 
 /// What a start has to ask the group and the log for, besides the ends of the logs.

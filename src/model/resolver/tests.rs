@@ -169,6 +169,7 @@ impl World {
             on_out_of_range: request.on_out_of_range.unwrap(),
             on_missing_group_offset: request.on_missing_group_offset.unwrap(),
             on_topic_recreated: request.on_topic_recreated.unwrap(),
+            forget_gone: false,
         };
         Ok(chosen)
     }
@@ -208,6 +209,7 @@ fn policies(policy: PositionPolicy) -> StartPolicies {
         on_out_of_range: policy,
         on_missing_group_offset: policy,
         on_topic_recreated: policy,
+        forget_gone: false,
     }
 }
 
@@ -1545,6 +1547,69 @@ fn the_basis_and_its_sentence() {
         let resolved = world.resolve();
         assert_eq!((resolved.basis, resolved.summary.as_str()), (basis, text));
     }
+}
+
+#[test]
+fn the_sentence_says_which_partitions_do_not_resume() {
+    let mut world = World::stored(&[
+        (0, Some(150)),
+        (1, Some(50)),
+        (2, Some(900)),
+        (3, Some(160)),
+    ])
+    .policy(Earliest);
+    for number in 0..5 {
+        world = world.partition(number);
+    }
+    world.facts_of(0).topic_id = id("second");
+    let resolved = world.resolve();
+    assert_eq!(
+        resolved.summary,
+        "resume from checkpoint 9; the startup mode (latest) is not used; orders/0 begins anew: its topic was created again; orders/1 does not resume: its log begins behind the position; orders/2 does not resume: its log ends before the position; orders/4 begins at its first record: it is not in the checkpoint; 100 offsets replayed; 50 offsets lost",
+    );
+    assert_eq!(resolved.told(), resolved.summary);
+    // What stands against a start comes first, and what it would do is no promise.
+    let refused = world.policy(Fail).resolve();
+    assert_eq!(codes(&refused).len(), 2);
+    let told = refused.told();
+    let first = &refused.blockers[0].summary;
+    assert!(
+        told.starts_with(&format!("a start is refused: {first} (and 1 other blocker); without that it would resume from checkpoint 9; ")),
+        "{told}"
+    );
+    let told = World::new()
+        .from(json!({"from": "checkpoint"}))
+        .resolve()
+        .told();
+    assert!(
+        told.starts_with("a start is refused: ") && !told.contains("would"),
+        "{told}"
+    );
+}
+
+#[test]
+fn positions_of_what_is_gone_are_dropped_only_when_asked() {
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.facts.partitions.clear();
+    world.facts.missing_topics = vec!["orders".to_owned()];
+    let kept = world.resolve();
+    assert_eq!(
+        kept.positions(CheckpointId(10))[&orders(0)].next_offset,
+        Some(offset(150))
+    );
+    world.policies.forget_gone = true;
+    let dropped = world.resolve();
+    assert_eq!(begins(&dropped, 0), (None, StartReason::PartitionGone));
+    assert!(dropped.positions(CheckpointId(10)).is_empty());
+    // The next start would not know that the topic was ever there: its name has to go as well.
+    assert_eq!(codes(&dropped), [Code::UnknownTopic]);
+    world.facts.by_pattern = true;
+    assert_eq!(codes(&world.resolve()), []);
+    assert!(
+        dropped.warnings[0].summary.contains("are dropped"),
+        "{:?}",
+        dropped.warnings
+    );
 }
 
 #[test]

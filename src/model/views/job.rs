@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::model::{
@@ -21,7 +21,7 @@ use crate::model::{
 };
 
 /// A step that makes sense now, as a line to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextStep {
     /// Why one would.
     pub why: String,
@@ -323,7 +323,9 @@ pub struct StartupModeView {
     /// The mode: the spec's, or after `apply: next-start` the one that the next start uses.
     #[serde(flatten)]
     pub mode: StartupMode,
-    /// `if-no-state` or `next-start`; `null` when only shown.
+    /// The mode in the spec: for a job without a checkpoint.
+    pub spec_mode: StartupMode,
+    /// `if-no-state` or `next-start`, as it was sent; when only shown, `next-start` where the mode was set for the next start.
     pub apply: Option<&'static str>,
     /// Generation of the spec.
     pub generation: i64,
@@ -341,6 +343,9 @@ pub struct StartupModeView {
     pub will_set_aside_checkpoint: Option<CheckpointId>,
     /// What the next start would do; `null` if it could not be worked out or was not asked for.
     pub estimate: Option<PlanTotals>,
+    /// The checkpoint that the estimate counts from, while the job runs: it has read on since, so less is `skipped` and more
+    /// is `replayed` once it stops. `null` for a job that does not run: then the estimate is exact.
+    pub estimated_from: Option<CheckpointId>,
     /// The start asked for ahead of time, if there is one.
     pub pending_start: Option<PendingStart>,
     /// An earlier intent that this one replaced.

@@ -5,6 +5,7 @@
 mod attempt;
 mod checkpoint;
 mod deletion;
+mod event;
 mod job;
 mod offsets;
 mod plan;
@@ -15,6 +16,7 @@ mod skip;
 pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
+pub use event::EventList;
 pub use job::{
     BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
     LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView, WatermarkView,

@@ -37,7 +37,7 @@ use crate::{
         core::{Core, JobEntry},
         dead_letters,
         error::ServiceError,
-        next_steps::RefusedStart,
+        next_steps::{Curl, RefusedStart, ways_out},
         operations::already_running,
         sink_progress::{self, make_sink},
         specs::apply_live,
@@ -137,7 +137,10 @@ impl JobTask {
             resolved.blockers.extend(letters.blocker());
         }
         if !resolved.blockers.is_empty() {
-            return Err(Trouble::Refused(start_blocked(row, &resolved)));
+            let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
+            let as_restart = asked.is_some_and(|asked| asked.restarting.is_some());
+            let refused = start_blocked(&core, row, &resolved, &request, as_restart);
+            return Err(Trouble::Refused(refused));
         }
         let checkpoint_id = self.next_checkpoint_id(operation, &claim.progress).await?;
         let checkpoint = start_checkpoint(
@@ -573,7 +576,30 @@ struct Before {
     backs_off: bool,
 }
 
-pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
+/// The refusal of a start, with what was asked for again and each decision, as whole lines. A restart that was refused is
+/// repeated as a restart: the job may be running.
+pub(crate) fn start_blocked(
+    core: &Core,
+    row: &JobRow,
+    resolved: &ResolvedStart,
+    request: &StartRequest,
+    as_restart: bool,
+) -> ServiceError {
+    let curl = Curl {
+        public_url: &core.settings.public_url,
+        job: &row.name,
+    };
+    let refused = RefusedStart {
+        request: request.clone(),
+        blockers: resolved.blockers.clone(),
+    };
+    let next = ways_out(&refused, |body| {
+        if as_restart {
+            curl.restart(Some(body))
+        } else {
+            curl.start(Some(body))
+        }
+    });
     let summaries: Vec<&str> = resolved
         .blockers
         .iter()
@@ -595,6 +621,7 @@ pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceEr
         .hint(hint.remedy())
         .blockers(resolved.blockers.clone())
         .choices(choices)
+        .next(next)
 }
 
 /// Positions that a start moves by policy, as the history tells them: nobody may have looked at the plan.

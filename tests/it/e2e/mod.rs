@@ -24,6 +24,7 @@ mod outages;
 mod parallelism;
 mod parked;
 mod postgres;
+mod printed_lines;
 mod quiet_sink;
 mod restart;
 mod restarts;

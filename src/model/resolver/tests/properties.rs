@@ -54,6 +54,7 @@ fn broker_facts() -> impl Strategy<Value = BrokerFacts> {
         missing,
     )
         .prop_map(|(answers, ids, missing_topics)| BrokerFacts {
+            by_pattern: false,
             partitions: answers
                 .into_iter()
                 .map(|(partition, (bounds, group_offset))| {
@@ -166,11 +167,14 @@ fn sinks() -> impl Strategy<Value = SinkFacts> {
 
 fn any_policies() -> impl Strategy<Value = StartPolicies> {
     let one = || prop::sample::select(POLICIES.to_vec());
-    (one(), one(), one()).prop_map(|(range, group, topic)| StartPolicies {
-        on_out_of_range: range,
-        on_missing_group_offset: group,
-        on_topic_recreated: topic,
-    })
+    (one(), one(), one(), proptest::bool::weighted(0.2)).prop_map(
+        |(range, group, topic, forget_gone)| StartPolicies {
+            on_out_of_range: range,
+            on_missing_group_offset: group,
+            on_topic_recreated: topic,
+            forget_gone,
+        },
+    )
 }
 
 fn made() -> impl Strategy<Value = Made> {
