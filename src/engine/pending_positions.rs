@@ -17,7 +17,7 @@ use crate::model::{
     job::{JobSpec, NewPartitions},
     offset::Offset,
     resolver::{
-        Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
+        Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
         StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
@@ -294,6 +294,8 @@ fn inputs<'a>(
             on_missing_group_offset: spec.source.on_missing_group_offset,
             on_topic_recreated: spec.source.on_topic_recreated,
         },
+        // What stands against it leaves it parked as it is.
+        parking: Parking::default(),
         facts,
     }
 }
