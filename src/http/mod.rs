@@ -13,6 +13,7 @@
     reason = "the code that utoipa::path generates has them"
 )]
 
+mod action;
 mod attempts;
 mod bodies;
 mod checkpoints;

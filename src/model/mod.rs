@@ -29,6 +29,8 @@ pub mod resolver;
 pub mod restart;
 pub mod sink_spec;
 pub mod skip;
+#[cfg(test)]
+mod spec_laws;
 pub mod start;
 pub mod startup_mode;
 pub mod stop_at;

@@ -520,6 +520,7 @@ fn merge(document: &mut Value, patch: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -565,6 +566,84 @@ mod tests {
         ] {
             merge(&mut document, &patch);
             assert_eq!(document, expected, "{patch}");
+        }
+    }
+
+    fn merged(document: &Value, patch: &Value) -> Value {
+        let mut merged = document.clone();
+        merge(&mut merged, patch);
+        merged
+    }
+
+    /// Small documents, with names that meet.
+    fn documents(with_null: bool) -> BoxedStrategy<Value> {
+        let nothing = if with_null { Value::Null } else { json!(false) };
+        let leaf = prop_oneof![
+            Just(nothing),
+            any::<bool>().prop_map(Value::from),
+            (0..3_i64).prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from),
+        ];
+        let tree = leaf.prop_recursive(3, 20, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                members(inner),
+            ]
+        });
+        members(tree.boxed()).boxed()
+    }
+
+    fn members(inner: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+        prop::collection::btree_map("[a-d]", inner, 0..4).prop_map(|members| json!(members))
+    }
+
+    /// The patch that makes one document of another.
+    fn difference(from: &Value, to: &Value) -> Value {
+        let (Value::Object(old), Value::Object(new)) = (from, to) else {
+            return to.clone();
+        };
+        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        let mut patch: Map<String, Value> = gone.map(|name| (name.clone(), Value::Null)).collect();
+        for (name, value) in new {
+            match old.get(name) {
+                Some(known) if known == value => {}
+                Some(known) => drop(patch.insert(name.clone(), difference(known, value))),
+                None => drop(patch.insert(name.clone(), value.clone())),
+            }
+        }
+        Value::Object(patch)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Laws of RFC 7396: nothing changes nothing; once is as good as twice; a null removes and is never stored; what is
+        /// not named stays; and every document without nulls can be made of every other one.
+        #[test]
+        fn merging_keeps_its_laws(document in documents(true), patch in documents(true), other in documents(false)) {
+            prop_assert_eq!(&merged(&document, &json!({})), &document);
+            let once = merged(&document, &patch);
+            prop_assert_eq!(&merged(&once, &patch), &once);
+            for (name, value) in patch.as_object().unwrap() {
+                let kept = once.get(name);
+                match value {
+                    Value::Null => prop_assert_eq!(kept, None),
+                    Value::Object(_) => prop_assert!(kept.is_some_and(Value::is_object)),
+                    _ => prop_assert_eq!(kept, Some(value)),
+                }
+            }
+            for (name, value) in document.as_object().unwrap() {
+                prop_assert!(patch.get(name).is_some() || once.get(name) == Some(value));
+            }
+            prop_assert_eq!(merged(&document, &difference(&document, &other)), other);
+        }
+
+        /// Patches that name different members can come in any order.
+        #[test]
+        fn patches_of_different_members_commute(document in documents(true), one in documents(true), another in documents(true)) {
+            let mut another = another;
+            another.as_object_mut().unwrap().retain(|name, _| one.get(name).is_none());
+            prop_assert_eq!(merged(&merged(&document, &one), &another), merged(&merged(&document, &another), &one));
         }
     }
 
