@@ -17,7 +17,7 @@ use crate::model::{
     job::{JobSpec, NewPartitions},
     offset::Offset,
     resolver::{
-        Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
+        Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
         StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
@@ -304,6 +304,8 @@ fn inputs<'a>(
             // Only a start is asked that.
             forget_gone: false,
         },
+        // What stands against it leaves it parked as it is.
+        parking: Parking::default(),
         facts,
     }
 }

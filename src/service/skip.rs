@@ -22,7 +22,7 @@ use crate::{
         job_status::FailedRecord,
         offset::Offset,
         operation::OperationKind,
-        resolver::ResolvedStart,
+        resolver::{Parking, ResolvedStart},
         skip::{SkipRequest, SkipVerdict, judge},
         start::StartRequest,
         views::SkipReport,
@@ -53,9 +53,10 @@ pub(crate) fn position_in(
 ) -> Result<Option<Offset>> {
     let partition = request.topic_partition();
     resolved
-        .read_partitions()
-        .find(|planned| planned.topic_partition() == partition)
-        .map(|planned| planned.start_at)
+        .partitions
+        .iter()
+        .find(|planned| planned.exists() && planned.topic_partition() == partition)
+        .map(|planned| planned.start_at.or(planned.kept))
         .ok_or_else(|| {
             ServiceError::new(
                 Code::UnknownPartition,
@@ -253,6 +254,8 @@ impl Service {
                 intent: &intent,
                 state: &state,
                 sink: &progress,
+                // What stands against other partitions is no matter of this one.
+                parking: Parking::of(row.spec.errors.block, &row.parked, true),
             };
             let facts = gather(&*cluster, &question, core.now()).await?;
             Ok::<_, ServiceError>(question.resolve(&facts))

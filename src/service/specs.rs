@@ -397,6 +397,9 @@ pub(crate) async fn apply_live(run: &JobHandle, spec: &JobSpec) {
     run.set_limits(spec.limits).await;
     run.set_discovery(spec.source.partition_discovery.clone())
         .await;
+    let source = &spec.source;
+    run.set_policies(source.on_out_of_range, source.on_topic_recreated)
+        .await;
 }
 
 fn applied(

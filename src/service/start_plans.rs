@@ -31,9 +31,9 @@ use crate::{
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::{JobSpec, NewPartitions, SourceSpec},
         resolver::{
-            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
-            ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
-            StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
+            BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
+            ProgressKnown, ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis,
+            StartInputs, StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
         },
         start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         stop_at::{BoundedRun, StopAt},
@@ -282,6 +282,7 @@ pub(crate) struct StartQuestion<'a> {
     pub(crate) intent: &'a Intent,
     pub(crate) state: &'a StartState,
     pub(crate) sink: &'a SinkFacts,
+    pub(crate) parking: Parking<'a>,
 }
 
 impl<'a> StartQuestion<'a> {
@@ -305,6 +306,7 @@ impl<'a> StartQuestion<'a> {
                     .unwrap_or(source.on_topic_recreated),
                 forget_gone: request.on_partition_gone == Some(PartitionGonePolicy::Forget),
             },
+            parking: self.parking,
             facts,
         }
     }
@@ -429,7 +431,7 @@ pub(crate) fn what_changed_outside(
         .resolved
         .partitions
         .iter()
-        .filter(|planned| planned.is_read())
+        .filter(|planned| planned.exists())
         .map(|planned| (planned.topic_partition(), planned))
         .collect();
     let then: BTreeSet<&TopicPartition> = planned.keys().collect();
@@ -447,7 +449,11 @@ pub(crate) fn what_changed_outside(
         let Some(facts) = facts.partitions.get(&partition) else {
             continue;
         };
-        let ids = planned.topic_id.as_ref().zip(facts.topic_id.as_ref());
+        let parking = planned.parked.as_ref();
+        let replaced_by = parking.and_then(|parking| parking.replaced_by.as_ref());
+        let ids = replaced_by
+            .or(planned.topic_id.as_ref())
+            .zip(facts.topic_id.as_ref());
         if ids.is_some_and(|(then, now)| then != now) {
             changes.push(format!("{partition}: the topic was created again"));
         } else if let (Some(start), Some(bounds)) = (planned.start_at, facts.bounds)
@@ -684,6 +690,7 @@ impl Service {
             intent: &intent,
             state: &state,
             sink: &sink,
+            parking: Parking::of(row.spec.errors.block, &row.parked, false),
         };
         let asked = async {
             let facts = gather(&*cluster, &question, core.now());
@@ -797,6 +804,7 @@ mod tests {
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
             kept: None,
+            parked: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
             stop_at: None,
             stop_reason: None,

@@ -287,6 +287,7 @@ impl JobTask {
     ) -> JobEnd {
         let (events_sender, mut events) = mpsc::channel(64);
         let mut job = Self::new(run, threads, status);
+        job.tell_parked_at_start();
         if let Err(error) = job.open_subtasks(&events_sender) {
             job.end = Some(JobEnd::Failed(error));
         }
@@ -346,7 +347,7 @@ impl JobTask {
             discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
             looked_at: None,
             discovered: 0,
-            replaced: BTreeMap::new(),
+            replaced: discovery::replaced_at_start(&run),
             look_up_now: false,
             leaderless: Vec::new(),
             against: Vec::new(),
@@ -360,7 +361,7 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::new(discovery::gone_at_start(&run)),
+            parked: Arc::new(discovery::parked_at_start(&run)),
             notes: notes::Notes::default(),
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
@@ -762,6 +763,10 @@ impl JobTask {
                 self.limit.change(limits);
                 self.publish();
             }
+            Some(Command::SetPolicies {
+                on_out_of_range,
+                on_topic_recreated,
+            }) => self.set_policies(on_out_of_range, on_topic_recreated),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

@@ -251,6 +251,7 @@ impl World {
                 .into_iter()
                 .map(|(number, reason)| (partition(number), reason))
                 .collect(),
+            parked: BTreeMap::new(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),

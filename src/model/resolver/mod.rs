@@ -34,13 +34,15 @@ mod words;
 
 pub use ends::{EndInputs, resolve_ends};
 pub use facts::{
-    BrokerFacts, EndFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState,
-    SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
+    BrokerFacts, EndFacts, LogBounds, NeededFacts, Parking, PartitionFacts, ProgressFacts,
+    RestorableState, SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown, ResolvedStart,
-    StartBasis, StartReason, StopReason, Warning,
+    Blocker, PlanTotals, PlannedParking, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown,
+    ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
+
+use std::collections::BTreeMap;
 
 use super::{
     code::Code,
@@ -69,6 +71,8 @@ pub struct StartInputs<'a> {
     pub covered: Option<&'a PartitionsByTopic>,
     /// The policies.
     pub policies: StartPolicies,
+    /// Which partitions may be left parked by it.
+    pub parking: Parking<'a>,
     /// The brokers' answers. [`needed_facts`] does not look at them.
     pub facts: &'a BrokerFacts,
 }
@@ -248,10 +252,36 @@ fn warnings(
         let names = blockers::list(&resolution.gone);
         warnings.push(Warning {
             code: Code::TopicRecreated,
-            summary: format!("the topic was created again without {names}; the positions stored for them are dropped"),
+            summary: format!("the topic was created again without {names}; the positions are kept"),
         });
     }
+    warnings.extend(about_parked(resolved));
     warnings
+}
+
+/// What stays parked, one warning per code.
+fn about_parked(resolved: &ResolvedStart) -> Vec<Warning> {
+    let mut by_code: BTreeMap<Code, Vec<String>> = BTreeMap::new();
+    for parking in resolved.parked().into_values() {
+        by_code
+            .entry(parking.code)
+            .or_default()
+            .push(parking.detail);
+    }
+    let warnings = by_code.into_iter().map(|(code, details)| {
+        let parked = match details.len() {
+            1 => "it stays parked",
+            _ => "they stay parked",
+        };
+        Warning {
+            code,
+            summary: format!(
+                "{}; {parked} and the others run",
+                blockers::sentence(&details)
+            ),
+        }
+    });
+    warnings.collect()
 }
 
 fn about_the_sink(inputs: &StartInputs<'_>) -> Option<Warning> {

@@ -47,6 +47,11 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
             text.push_str(&format!("; {count} offsets {what}"));
         }
     }
+    match resolved.totals.parked_partitions {
+        0 => {}
+        1 => text.push_str("; 1 partition stays parked"),
+        parked => text.push_str(&format!("; {parked} partitions stay parked")),
+    }
     text
 }
 

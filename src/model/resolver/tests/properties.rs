@@ -189,10 +189,10 @@ fn made() -> impl Strategy<Value = Made> {
     (
         intent,
         known,
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         btree_map(partitions(), lookup, 0..7),
     )
-        .prop_map(|(intent, known, committed, lookups)| {
+        .prop_map(|(intent, known, (committed, parks_others), lookups)| {
             let (mode, from, covered, policies) = intent;
             let (state, chosen, sink, facts) = known;
             let isolation = if committed {
@@ -201,6 +201,8 @@ fn made() -> impl Strategy<Value = Made> {
                 Isolation::ReadUncommitted
             };
             let covered = covered.filter(|_| from != StartFrom::Auto);
+            // Only a start that nobody asked for parks what was not parked.
+            let parks_others = parks_others && from == StartFrom::Auto;
             let world = World {
                 isolation,
                 mode,
@@ -210,6 +212,8 @@ fn made() -> impl Strategy<Value = Made> {
                 from,
                 covered,
                 policies,
+                parked_before: Vec::new(),
+                parks_others,
                 facts,
             };
             Made { world, lookups }.with_every_answer()
