@@ -29,6 +29,7 @@ pub mod resolver;
 pub mod restart;
 pub mod sink_spec;
 pub mod skip;
+pub mod stages;
 pub mod start;
 pub mod startup_mode;
 pub mod stop_at;

@@ -15,6 +15,7 @@ use super::{
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
+    stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
 };
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
         parked::ParkedPartition,
         resolver::Warning,
         restart::{CrashLoop, RestartStrategy},
+        stages::StageTimes,
         topic::TopicPartition,
         views::{
             BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
@@ -259,6 +261,14 @@ impl Standing {
             waiting: self.waiting,
             crash_loop: self.crash_loop,
             limits: limits_view(&row.spec, status),
+            stages: status.map(|status| stages_view(&status.stages)),
+            bottleneck: status.map(|status| {
+                let running = row
+                    .running
+                    .as_ref()
+                    .map_or(&row.spec, |running| &running.spec);
+                bottleneck_view(&curl, running, status)
+            }),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
@@ -586,6 +596,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             .map_or(0, |crash_loop| crash_loop.restart),
         limits: status.map(|status| status.limits),
         throttled_for: status.map(|status| status.throttled_for),
+        stages: status.map(|status| StageTimes::sum(&status.stages.totals)),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::model::{
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
+    stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
 };
@@ -293,6 +294,8 @@ pub struct JobMetrics {
     pub limits: Option<LimitsSpec>,
     /// How long the limits have held subtasks back in this run; `None` when it does not run.
     pub throttled_for: Option<Duration>,
+    /// What the subtasks spent their time on in this run, all together; `None` when it does not run.
+    pub stages: Option<StageTimes>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.

@@ -13,6 +13,7 @@ mod notes;
 mod observation;
 mod out_of_range;
 mod parking;
+mod stages;
 mod store_writes;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -38,6 +39,7 @@ use super::{
     pending_positions::{LookedUp, PendingPositions},
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
     rate_limit::RateLimit,
+    stages::StageLog,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -54,9 +56,10 @@ use crate::model::{
         BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
         LivePartition, Waiting,
     },
-    offset::PartitionOffsets,
+    offset::{Offset, PartitionOffsets},
     parked::ParkedPartition,
     resolver::{Blocker, LogBounds, SinkPosition, StartReason},
+    stages::RunStages,
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -100,6 +103,8 @@ struct Partition {
     /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
     by_mode: bool,
     live: Option<Arc<LivePosition>>,
+    /// Up to where its log could be read when somebody measured that last.
+    seen_end: Option<Offset>,
 }
 
 /// A stop under way: an asked one, or that of a run which fails at a record.
@@ -156,6 +161,11 @@ pub(super) struct JobTask {
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
     limit: Arc<RateLimit>,
+    stage_log: StageLog,
+    /// What is shown of it.
+    stages: Arc<RunStages>,
+    /// The ends of logs that count from the next look at the time on.
+    newly_seen_ends: Option<Arc<PartitionOffsets>>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -251,6 +261,7 @@ impl JobTask {
             limits: run.spec.limits,
             throttled: false,
             throttled_for: Duration::ZERO,
+            stages: Arc::new(RunStages::new(now)),
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
@@ -321,6 +332,7 @@ impl JobTask {
                 reason: run.reasons.get(&partition).copied(),
                 by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
+                seen_end: None,
             };
             (partition, state)
         });
@@ -340,6 +352,9 @@ impl JobTask {
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
+            stage_log: StageLog::new(subtasks as usize, now),
+            stages: Arc::new(RunStages::new(run.clock.now())),
+            newly_seen_ends: None,
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
@@ -452,6 +467,7 @@ impl JobTask {
             consumer,
             producer,
             reachability.clone(),
+            Arc::clone(&view.blocked),
         )
         .map_err(|error| JobError::Panicked {
             part: thread_name,
@@ -737,6 +753,7 @@ impl JobTask {
                 self.limit.change(limits);
                 self.publish();
             }
+            Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

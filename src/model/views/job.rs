@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::{BottleneckView, StagesView};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommit},
     health::Health,
@@ -201,6 +202,10 @@ pub struct JobView {
     pub crash_loop: Option<CrashLoopView>,
     /// How fast it may go.
     pub limits: LimitsView,
+    /// Where the time of the last minute went; `null` when it does not run.
+    pub stages: Option<StagesView>,
+    /// What holds it back; `null` when it does not run.
+    pub bottleneck: Option<BottleneckView>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
     /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of
