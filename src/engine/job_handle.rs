@@ -124,6 +124,7 @@ pub(super) enum Command {
         on_out_of_range: PositionPolicy,
         on_topic_recreated: PositionPolicy,
     },
+    LogEnds(Arc<PartitionOffsets>),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -268,6 +269,12 @@ impl JobHandle {
     pub fn look_at_topics(&self) {
         // A run that is too busy to listen looks by itself.
         let _unheard = self.commands.try_send(Command::LookAtTopics);
+    }
+
+    /// Tells the run up to where the logs could be read a moment ago: what lies below is unread until it is read.
+    pub fn saw_log_ends(&self, ends: PartitionOffsets) {
+        // A run that is too busy to listen hears of the next ones.
+        let _unheard = self.commands.try_send(Command::LogEnds(Arc::new(ends)));
     }
 
     /// Changes how new partitions are looked for, from now on.

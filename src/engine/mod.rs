@@ -51,6 +51,7 @@ mod pending_positions;
 pub mod ports;
 mod rate_limit;
 mod record_reader;
+mod stages;
 mod subtask;
 #[cfg(test)]
 mod tests;

@@ -32,6 +32,7 @@ pub mod sink_spec;
 pub mod skip;
 #[cfg(test)]
 mod spec_laws;
+pub mod stages;
 pub mod start;
 pub mod startup_mode;
 pub mod stop_at;

@@ -16,6 +16,7 @@ use super::{
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
+    stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
 };
 use crate::{
@@ -30,6 +31,7 @@ use crate::{
         parked::ParkedPartition,
         resolver::Warning,
         restart::{CrashLoop, RestartStrategy},
+        stages::StageTimes,
         topic::TopicPartition,
         views::{
             BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
@@ -268,6 +270,14 @@ impl Standing {
             crash_loop: self.crash_loop,
             limits: limits_view(&row.spec, status),
             watermark: watermark_view(&row, status, core.now()),
+            stages: status.map(|status| stages_view(&status.stages)),
+            bottleneck: status.map(|status| {
+                let running = row
+                    .running
+                    .as_ref()
+                    .map_or(&row.spec, |running| &running.spec);
+                bottleneck_view(&curl, running, status)
+            }),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
@@ -637,6 +647,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         limits: status.map(|status| status.limits),
         throttled_for: status.map(|status| status.throttled_for),
         watermark: status.and_then(|status| status.watermark.clone()),
+        stages: status.map(|status| StageTimes::sum(&status.stages.totals)),
     }
 }
 

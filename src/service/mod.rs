@@ -28,6 +28,7 @@ mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;
+mod stages;
 mod start_plans;
 mod startup_mode;
 mod stop_reports;

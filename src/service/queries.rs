@@ -12,6 +12,7 @@ use crate::model::{
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
+    stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
     watermark::{JobWatermark, PartitionWatermark},
@@ -307,6 +308,8 @@ pub struct JobMetrics {
     pub throttled_for: Option<Duration>,
     /// How far event time has come; `None` for a job that keeps none or does not run.
     pub watermark: Option<JobWatermark>,
+    /// What the subtasks spent their time on in this run, all together; `None` when it does not run.
+    pub stages: Option<StageTimes>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.

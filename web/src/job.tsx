@@ -11,6 +11,7 @@ import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
 import { hasMoved } from './route';
 import { toneOfHealth, toneOfOutcome, toneOfState } from './tone';
+import { StagesPanel } from './stages';
 import { usePoll } from './use-poll';
 
 export function JobPage({ job }: { job: string }) {
@@ -68,6 +69,7 @@ function Job({ view, at }: { view: JobView; at: number | null }) {
       </section>
       <ParkedPartitions parked={view.parked ?? []} />
       <Facts view={view} at={at} />
+      {view.stages !== null && view.stages !== undefined && <StagesPanel stages={view.stages} bottleneck={view.bottleneck ?? null} />}
     </div>
   );
 }

@@ -252,6 +252,7 @@ impl JobTask {
             position_id: self.last.id,
             topic_id: None,
             live: None,
+            seen_end: None,
             reason: None,
             by_mode,
         };

@@ -14,6 +14,7 @@ mod limits;
 mod parking;
 mod records;
 mod sink;
+mod stages;
 mod stops;
 mod store;
 mod watermarks;

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{BottleneckView, StagesView};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommit},
     health::Health,
@@ -231,6 +232,10 @@ pub struct JobView {
     /// How far its event time has come; only of a job that keeps event time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watermark: Option<WatermarkView>,
+    /// Where the time of the last minute went; `null` when it does not run.
+    pub stages: Option<StagesView>,
+    /// What holds it back; `null` when it does not run.
+    pub bottleneck: Option<BottleneckView>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
     /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of

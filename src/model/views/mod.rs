@@ -12,6 +12,7 @@ mod plan;
 mod records;
 mod reset;
 mod skip;
+mod stages;
 
 pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
@@ -29,3 +30,4 @@ pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartRepor
 pub use records::{RecordView, RecordsView};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};
+pub use stages::{BottleneckView, StagesView, SubtaskStages};
