@@ -262,6 +262,31 @@ fn sinks() -> impl Strategy<Value = Value> {
     ]
 }
 
+fn watermarks() -> impl Strategy<Value = Value> {
+    let strategy = prop_oneof![
+        Just(("monotonous", None)),
+        durations(0, 365 * DAY).prop_map(|delay| ("bounded-out-of-orderness", Some(delay))),
+    ];
+    let stamp = select(&["record", "$.at", "$.meta['created at'][0]"][..]);
+    (
+        strategy,
+        option::of(durations(SECOND, DAY)),
+        option::of(stamp.prop_map(|stamp| json!(stamp))),
+        option::of(durations(SECOND, 365 * DAY)),
+    )
+        .prop_map(|((strategy, delay), idle_after, timestamp, drift)| {
+            // Without idleness there is no alignment.
+            let drift = drift.filter(|_| idle_after.is_some());
+            object([
+                ("strategy", Some(json!(strategy))),
+                ("max_delay", delay),
+                ("idle_after", idle_after),
+                ("timestamp", timestamp),
+                ("alignment", drift.map(|drift| json!({"max_drift": drift}))),
+            ])
+        })
+}
+
 /// Documents that are valid, from the shortest to such that say everything.
 fn documents() -> impl Strategy<Value = Value> {
     let labels = prop::collection::btree_map("[a-z./-]{1,20}", "\\PC{0,15}", 0..4);
@@ -292,10 +317,26 @@ fn documents() -> impl Strategy<Value = Value> {
         option::of(bad_records()),
         option::of(restarts()),
         option::of(limits),
+        option::of(watermarks()),
         sinks(),
     )
         .prop_map(
-            |(labels, source, parallelism, mode, checkpoint, errors, restart, limits, sink)| {
+            |(
+                labels,
+                mut source,
+                parallelism,
+                mode,
+                checkpoint,
+                errors,
+                restart,
+                limits,
+                watermark,
+                sink,
+            )| {
+                let stamp = watermark.as_ref().and_then(|one| one["timestamp"].as_str());
+                if stamp.is_some_and(|stamp| stamp != "record") {
+                    source["format"] = json!("json");
+                }
                 object([
                     ("labels", labels),
                     ("source", Some(source)),
@@ -305,6 +346,7 @@ fn documents() -> impl Strategy<Value = Value> {
                     ("errors", errors),
                     ("restart", restart),
                     ("limits", limits),
+                    ("watermark", watermark),
                     ("sink", Some(sink)),
                 ])
             },
@@ -331,7 +373,7 @@ proptest! {
     /// What a document leaves out is the default, whatever else it says; and `null` says as much as nothing.
     #[test]
     fn a_member_that_is_left_out_is_its_default(document in documents(), left_out in vec(select(
-        &["labels", "parallelism", "checkpoint", "restart", "limits", "errors"][..]), 1..6)) {
+        &["labels", "parallelism", "checkpoint", "restart", "limits", "errors", "watermark"][..]), 1..6)) {
         let (mut short, mut nulled) = (document.clone(), document);
         for name in &left_out {
             short.as_object_mut().unwrap().shift_remove(*name);
@@ -346,6 +388,7 @@ proptest! {
                 "checkpoint" => spec.checkpoint == CheckpointSpec::default(),
                 "restart" => spec.restart == RestartStrategy::default(),
                 "limits" => spec.limits == LimitsSpec::default(),
+                "watermark" => spec.watermark.is_none(),
                 _ => spec.errors == super::errors_spec::ErrorsSpec::default(),
             };
             prop_assert!(is_default, "{name}: {spec:?}");
@@ -356,7 +399,7 @@ proptest! {
 
     /// A member that nobody knows is a fault with its place, wherever it stands, and never passed over.
     #[test]
-    fn a_misspelt_member_is_a_fault_at_its_place(document in documents(), place in select(&["", "/source", "/checkpoint", "/errors", "/limits", "/sink"][..])) {
+    fn a_misspelt_member_is_a_fault_at_its_place(document in documents(), place in select(&["", "/source", "/checkpoint", "/errors", "/limits", "/watermark", "/sink"][..])) {
         let mut document = document;
         let Some(object) = document.pointer_mut(place).and_then(Value::as_object_mut) else {
             return Ok(());

@@ -344,16 +344,16 @@ struct ModelConsumer {
     has_parked: bool,
 }
 
-/// The values of a batch; each record has the offset as its key, so that the sink can tell what it was given.
-struct Values(Vec<(i64, Entry)>);
+/// The values of a batch, each with its time; each record has the offset as its key, so that the sink can tell what it was given.
+struct Values(Vec<(i64, Entry, i64)>);
 
 impl RecordSource for Values {
     fn record(&self, index: usize) -> ConsumerRecord<'_> {
-        let (record_offset, entry) = self.0[index];
+        let (record_offset, entry, at) = self.0[index];
         let value: &[u8] = if entry == Entry::Bad { b"bad" } else { b"1" };
         ConsumerRecord {
             record_offset,
-            timestamp_ms: None,
+            timestamp_ms: Some(at),
             key: None,
             value: Some(value),
         }
@@ -367,15 +367,21 @@ impl ModelConsumer {
         number: i32,
         position: &mut i64,
         most: usize,
-        values: &mut Vec<(i64, Entry)>,
+        values: &mut Vec<(i64, Entry, i64)>,
     ) -> Option<BatchRun> {
+        let ahead = if state.has(Defect::TimeAhead) {
+            3_600_000
+        } else {
+            0
+        };
         let log = state.broker.logs.get(&number)?;
         let (from, end) = (*position, log.end());
         let mut run = values.len()..values.len();
         while *position < end && run.len() < most {
             let entry = log.entry(*position)?;
             if entry != Entry::Marker {
-                values.push((*position, entry));
+                let written_at = log.written_at[usize::try_from(*position).unwrap()];
+                values.push((*position, entry, written_at + ahead));
                 run.end += 1;
             }
             *position += 1;

@@ -6,6 +6,7 @@
 //! | I2 | checkpoints go on: numbers grow, positions do not go back, none is forgotten, a position is decided anew only by whom it belongs to |
 //! | I3 | the group gets the offsets of completed checkpoints, and does not go back |
 //! | I4 | who is no longer the owner changes nothing, and is quiet once it knows |
+//! | I5 | a watermark does not go back, passes no active partition's, and no record's time |
 //! | I6 | between the log and the sink nothing is lost, doubled or reordered (the hand-over) |
 //! | I7 | a stop returns in its time and tells what is left |
 //! | I8 | a commit to the group fails no checkpoint and ends no run |
@@ -16,7 +17,7 @@
 //! | letter | a dead letter is delivered before anything behind its record counts |
 //! | limit | a run gives its sink no more in a time than its limits say |
 //!
-//! I5 speaks of watermarks, which there are none of. What a plan says is what a start stores and a consumer reads from.
+//! What a plan says is what a start stores and a consumer reads from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +31,7 @@ use crate::model::{
     checkpoint::{Checkpoint, CheckpointKind, CheckpointPosition, FailedCheckpoint},
     code::Code,
     ids::CheckpointId,
+    job_status::JobStatus,
     offset::{Offset, PartitionOffsets},
     resolver::{SinkPosition, StartReason},
     stop_at::BoundedRun,
@@ -89,7 +91,11 @@ pub(super) struct Judge {
     /// Where the bounded run of each epoch ends.
     ends: BTreeMap<i64, BTreeMap<i32, i64>>,
     given: BTreeMap<i64, Given>,
+    /// The greatest watermarks that were shown, by epoch: of partitions, and of the job.
+    watermarks: BTreeMap<(i64, Option<i32>), i64>,
     assigned: BTreeSet<(i64, i32, CheckpointId)>,
+    /// Partitions that a consumer of an epoch has left: it is given them again where it stood, which no checkpoint need have.
+    left: BTreeSet<(i64, i32)>,
     committed: Option<(i64, CheckpointId)>,
     /// Records that an at-least-once sink got again.
     pub(super) repeats: u64,
@@ -402,7 +408,9 @@ impl State {
                 let stored = checkpoint.positions.get(&at)?;
                 Some((stored.next_offset?, stored.position_id))
             });
-        if stored.map(|(stored, _)| stored.get()) != Some(next) {
+        let stands = stored.map(|(stored, _)| stored.get());
+        let goes_on = self.judge.left.contains(&(epoch, number)) && Some(next) >= stands;
+        if stands.is_none() || (stands != Some(next) && !goes_on) {
             self.violation(format_args!(
                 "plan: e{epoch} reads {at} from {next}, stored is {stored:?}"
             ));
@@ -418,6 +426,7 @@ impl State {
 
     /// A consumer leaves a partition, and may be given it again.
     pub(super) fn judge_leave(&mut self, epoch: i64, number: i32) {
+        self.judge.left.insert((epoch, number));
         self.judge
             .assigned
             .retain(|(by, left, _)| (*by, *left) != (epoch, number));
@@ -469,13 +478,64 @@ impl State {
         });
         given.records += 1;
         // A second's worth may be caught up on.
-        let most = (given.since.elapsed().as_secs_f64() + 1.0) * (limit as f64) * 1.05 + 2.0;
+        let most = (given.since.elapsed().as_secs_f64() + 1.0) * (limit as f64) * 1.1 + 5.0;
         let records = given.records;
         if records as f64 > most {
             self.violation(format_args!(
                 "limit: e{epoch} has given {records} records to its sink where {most:.0} were allowed"
             ));
             self.judge.limit = None;
+        }
+    }
+
+    /// What a run shows of its event time.
+    pub(super) fn judge_watermarks(&mut self, status: &JobStatus) {
+        let Some(job) = &status.watermark else {
+            return;
+        };
+        let epoch = status.epoch.0;
+        let mut least = Some(i64::MAX);
+        for (at, live) in status.partitions.iter() {
+            let Some(shown) = &live.watermark else {
+                continue;
+            };
+            let now = shown.timestamp.map(|now| now.timestamp_millis());
+            self.judge_watermark(epoch, Some(at.partition), now);
+            let has_ended = live
+                .stop_offset
+                .is_some_and(|end| live.position >= Some(end));
+            if !shown.idle && !has_ended && !status.parked.contains_key(at) {
+                least = least.zip(now).map(|(least, now)| least.min(now));
+            }
+            let log = self.broker.logs.get(&at.partition);
+            let newest = log.and_then(|log| log.written_at.last()).copied();
+            let is_ahead = now.zip(newest).is_some_and(|(now, newest)| now >= newest);
+            if is_ahead && !self.broker.was_unsettled {
+                self.violation(format_args!(
+                    "I5: e{epoch} shows {now:?} as the watermark of {at}, whose newest record is of {newest:?}"
+                ));
+            }
+        }
+        let now = job.timestamp.map(|now| now.timestamp_millis());
+        let before = self.judge.watermarks.get(&(epoch, None)).copied();
+        let has_advanced = now.is_some() && now > before;
+        if has_advanced && least.is_none_or(|least| now > Some(least)) {
+            self.violation(format_args!(
+                "I5: the watermark of e{epoch} goes on to {now:?}, the least one of the active partitions is {least:?}"
+            ));
+        }
+        self.judge_watermark(epoch, None, now);
+    }
+
+    fn judge_watermark(&mut self, epoch: i64, number: Option<i32>, now: Option<i64>) {
+        let Some(now) = now else {
+            return;
+        };
+        let before = self.judge.watermarks.insert((epoch, number), now);
+        if before.is_some_and(|before| now < before) {
+            self.violation(format_args!(
+                "I5: the watermark of {number:?} in e{epoch} goes back from {before:?} to {now}"
+            ));
         }
     }
 

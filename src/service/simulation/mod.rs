@@ -249,3 +249,8 @@ fn a_parked_partition_that_holds_up_the_others_is_found() {
 fn a_limit_that_is_not_held_is_found() {
     finds(Defect::LimitIgnored, 60, &["limit"]);
 }
+
+#[test]
+fn a_watermark_that_is_ahead_of_the_records_is_found() {
+    finds(Defect::TimeAhead, 60, &["I5"]);
+}

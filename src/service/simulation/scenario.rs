@@ -243,6 +243,15 @@ impl Scenario {
             _ => TopicFaults::None,
         };
         let on_recreated = ["fail", "earliest", "latest"];
+        let watermark = match state.chance.u32(0..10) {
+            0 => json!({"strategy": "monotonous", "idle_after": "2s"}),
+            1 => json!({"strategy": "bounded-out-of-orderness", "max_delay": "1s"}),
+            2 => {
+                json!({"strategy": "bounded-out-of-orderness", "max_delay": "500ms", "idle_after": "3s",
+                        "alignment": {"max_drift": "2s"}})
+            }
+            _ => serde_json::Value::Null,
+        };
         let limit = state.happens(150).then(|| state.chance.u64(15..150));
         state.judge.limit = limit;
         let wish = Wish {
@@ -256,6 +265,7 @@ impl Scenario {
             on_recreated: on_recreated[state.chance.usize(0..3)],
             stop_at,
             records_per_s: limit,
+            watermark,
         };
         state.trace.note(format_args!(
             "{partitions} partitions, {servers} servers, once {once}, topic {topic:?}, letters are refused {refuses_letters}, {wish:?}"

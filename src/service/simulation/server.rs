@@ -40,7 +40,10 @@ use crate::{
         job_state::{DesiredState, JobState},
         limits::LimitsSpec,
         offset::Offset,
-        resolver::{ProgressFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
+        resolver::{
+            Parking, PlannedParking, ProgressFacts, ResolvedStart, SinkFacts, SinkProgress,
+            StartReason,
+        },
         skip::{SkipVerdict, judge},
         start::{StartRequest, StopCheckpoint},
         stop_at::BoundedRun,
@@ -66,6 +69,7 @@ const CLOSING: Duration = Duration::from_secs(20);
 struct Begin {
     start: Checkpoint,
     reasons: BTreeMap<TopicPartition, StartReason>,
+    parked: BTreeMap<TopicPartition, PlannedParking>,
     bounded: Option<BoundedRun>,
 }
 
@@ -245,6 +249,7 @@ impl Server {
         let parked = match &self.run {
             Some(run) => {
                 let status = run.status();
+                self.world.state().judge_watermarks(&status);
                 let parked = status.parked.iter().map(|(at, parked)| {
                     let stands = parked.offset.map(Offset::get);
                     (at.partition, (parked.code, stands))
@@ -320,7 +325,13 @@ impl Server {
         };
         let cluster = self.cluster(lease);
         let resolved = self
-            .decide(&cluster, &*sink, &progress, request, &intent)
+            .decide(
+                &cluster,
+                &*sink,
+                &progress,
+                (request, asked.is_none() || done_before),
+                &intent,
+            )
             .await?;
         if !resolved.blockers.is_empty() {
             return Err(self.blocked(lease, &resolved, asked.is_some()));
@@ -361,6 +372,7 @@ impl Server {
         let begin = Begin {
             start: checkpoint,
             reasons: reasons.collect(),
+            parked: resolved.parked(),
             bounded,
         };
         self.spawn(lease, begin, sink, cluster);
@@ -422,7 +434,7 @@ impl Server {
         cluster: &Arc<dyn KafkaCluster>,
         sink: &dyn Sink,
         progress: &SinkProgress,
-        request: &StartRequest,
+        (request, nobody_asks): (&StartRequest, bool),
         intent: &Intent,
     ) -> Step<ResolvedStart> {
         let mut facts_of_sink = sink_progress::claimed(sink, progress.clone());
@@ -458,6 +470,7 @@ impl Server {
             intent,
             state: &state,
             sink: &facts_of_sink,
+            parking: Parking::of(self.spec.errors.block, &[], nobody_asks),
         };
         let clock = WorldClock(self.began);
         let mut attempts = 0;
@@ -565,6 +578,7 @@ impl Server {
             lease,
             start: begin.start,
             reasons: begin.reasons,
+            parked: begin.parked,
             ends,
             kafka,
             sink,
@@ -590,7 +604,7 @@ impl Server {
             let cluster = self.cluster(lease);
             let (plain, intent) = (StartRequest::auto(), Intent::automatic());
             let resolved = self
-                .decide(&cluster, &*sink, &progress, &plain, &intent)
+                .decide(&cluster, &*sink, &progress, (&plain, true), &intent)
                 .await?;
             let stands_at = position_in(&resolved, request).unwrap_or(None);
             let verdict = judge(
@@ -1066,6 +1080,7 @@ pub(super) struct Wish {
     pub(super) on_recreated: &'static str,
     pub(super) stop_at: Option<serde_json::Value>,
     pub(super) records_per_s: Option<u64>,
+    pub(super) watermark: serde_json::Value,
 }
 
 /// The document of the job.
@@ -1084,6 +1099,7 @@ pub(super) fn spec(wish: &Wish) -> JobSpec {
         "startup_mode": wish.mode,
         "errors": {"block": wish.block, "on_bad_record": on_bad},
         "limits": {"records_per_s": wish.records_per_s},
+        "watermark": wish.watermark,
         "sink": {"type": "blackhole"},
     });
     let source = &mut document["source"];

@@ -70,6 +70,8 @@ pub(super) enum Defect {
     ParkedHoldsAll,
     /// The limits of the spec do not reach the run.
     LimitIgnored,
+    /// Records are stamped with a time that is still to come.
+    TimeAhead,
 }
 
 /// What can happen to calls.
