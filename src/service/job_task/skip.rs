@@ -105,6 +105,8 @@ impl JobTask {
         self.lease = None;
         self.restarts = 0;
         if skip.is_some() {
+            // Whoever sees the state sees what belongs to it.
+            refresh_checkpoint(&self.core, &self.job).await;
             self.show_row(JobState::Stopped, None, None);
         }
         self.core.refresh(&self.job).await;
