@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep},
@@ -14,7 +14,7 @@ use super::{
     judge::OnBad,
     server::{Server, Wish, spec},
     store::{Asked, Incarnation, Operation},
-    world::{Defect, Doom, Network, Peer, ServerId, World, spawn},
+    world::{Defect, Doom, Network, Peer, ServerId, State, World, spawn},
 };
 use crate::model::{
     code::Code,
@@ -178,6 +178,35 @@ enum TopicFaults {
 /// The most partitions that the topic grows to.
 const MOST_PARTITIONS: i32 = 6;
 
+/// Where the job ends, if it does.
+fn stop_at(state: &mut State, partitions: i32) -> Option<Value> {
+    match state.chance.u32(0..20) {
+        0 | 1 => Some(json!({"mode": "latest"})),
+        2 => Some(json!({"mode": "timestamp", "timestamp": "2024-10-04T00:00:05Z"})),
+        3 => {
+            let end = state.chance.i64(5..150);
+            let ends = (0..MOST_PARTITIONS).map(|number| (number.to_string(), json!(end)));
+            let count = usize::try_from(partitions).unwrap();
+            let ends: serde_json::Map<_, _> = ends.take(count).collect();
+            Some(json!({"mode": "specific-offsets", "offsets": {TOPIC: ends}}))
+        }
+        _ => None,
+    }
+}
+
+/// How it keeps event time, if it does.
+fn watermark(state: &mut State) -> Value {
+    match state.chance.u32(0..10) {
+        0 => json!({"strategy": "monotonous", "idle_after": "2s"}),
+        1 => json!({"strategy": "bounded-out-of-orderness", "max_delay": "1s"}),
+        2 => {
+            json!({"strategy": "bounded-out-of-orderness", "max_delay": "500ms", "idle_after": "3s",
+                    "alignment": {"max_drift": "2s"}})
+        }
+        _ => Value::Null,
+    }
+}
+
 impl Scenario {
     fn new(world: Arc<World>) -> Self {
         let began = Instant::now();
@@ -223,18 +252,7 @@ impl Scenario {
         let on_bad = on_bad[state.chance.usize(0..on_bad.len())];
         state.judge.on_bad = on_bad;
         let refuses_letters = state.happens(300);
-        let stop_at = match state.chance.u32(0..20) {
-            0 | 1 => Some(json!({"mode": "latest"})),
-            2 => Some(json!({"mode": "timestamp", "timestamp": "2024-10-04T00:00:05Z"})),
-            3 => {
-                let end = state.chance.i64(5..150);
-                let ends = (0..MOST_PARTITIONS).map(|number| (number.to_string(), json!(end)));
-                let count = usize::try_from(partitions).unwrap();
-                let ends: serde_json::Map<_, _> = ends.take(count).collect();
-                Some(json!({"mode": "specific-offsets", "offsets": {TOPIC: ends}}))
-            }
-            _ => None,
-        };
+        let stop_at = stop_at(state, partitions);
         // A run to given offsets names every partition that there is.
         let names_all = matches!(&stop_at, Some(stop_at) if stop_at["mode"] == "specific-offsets");
         let topic = match state.chance.u32(0..10) {
@@ -243,15 +261,7 @@ impl Scenario {
             _ => TopicFaults::None,
         };
         let on_recreated = ["fail", "earliest", "latest"];
-        let watermark = match state.chance.u32(0..10) {
-            0 => json!({"strategy": "monotonous", "idle_after": "2s"}),
-            1 => json!({"strategy": "bounded-out-of-orderness", "max_delay": "1s"}),
-            2 => {
-                json!({"strategy": "bounded-out-of-orderness", "max_delay": "500ms", "idle_after": "3s",
-                        "alignment": {"max_drift": "2s"}})
-            }
-            _ => serde_json::Value::Null,
-        };
+        let watermark = watermark(state);
         let limit = state.happens(150).then(|| state.chance.u64(15..150));
         state.judge.limit = limit;
         let wish = Wish {
