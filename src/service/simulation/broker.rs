@@ -240,6 +240,9 @@ impl KafkaCluster for ModelCluster {
     }
 }
 
+/// Between the time stamps of two records of a partition.
+const STEP_MS: i64 = 40;
+
 struct ModelConsumer {
     world: Arc<World>,
     server: ServerId,
@@ -259,7 +262,8 @@ impl RecordSource for Values {
         let value: &[u8] = if entry == Entry::Bad { b"bad" } else { b"1" };
         ConsumerRecord {
             record_offset,
-            timestamp_ms: None,
+            // Partitions that are read at different speeds run apart.
+            timestamp_ms: Some(record_offset * STEP_MS),
             key: None,
             value: Some(value),
         }

@@ -6,20 +6,25 @@
 //! | I2 | checkpoints go on: numbers grow, positions do not go back, a position is decided anew only by whom it belongs to |
 //! | I3 | the group gets the offsets of completed checkpoints, and does not go back |
 //! | I4 | who is no longer the owner changes nothing, and is quiet once it knows |
+//! | I5 | the job's watermark never goes back in a run, and is never beyond the greatest of its partitions |
 //! | I6 | between the log and the sink nothing is lost, doubled or reordered (the hand-over) |
 //! | I7 | a stop returns in its time and tells what is left |
 //! | I8 | a commit to the group fails no checkpoint and ends no run |
 //! | I9 | when faults end the job is where it was asked to be, and has read everything |
 //!
-//! I5 speaks of watermarks, which there are none of. What a plan says is what a start stores and a consumer reads from.
+//! A third of the worlds keep event time, with alignment. (That a watermark moves only to the least of the active ones is a law of
+//! its own, in the engine: here not every status is seen.) What a plan says is what a start stores and a consumer reads from.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
 
 use super::{broker::Entry, world::State};
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointKind, FailedCheckpoint},
     code::Code,
     ids::CheckpointId,
+    job_status::JobStatus,
     offset::{Offset, PartitionOffsets},
     resolver::{SinkPosition, StartReason},
 };
@@ -45,6 +50,8 @@ pub(super) struct Judge {
     pub(super) licences: BTreeMap<(i64, CheckpointId), Licence>,
     /// Partitions that the run does not read for the moment, as the server shows it: code and position.
     pub(super) parked: BTreeMap<i32, (Code, Option<i64>)>,
+    /// The watermark that a run showed last, with its epoch.
+    event_time: Option<(i64, Option<DateTime<Utc>>)>,
     /// Record offsets that the sink has, by partition.
     pub(super) has: BTreeSet<(i32, i64)>,
     assigned: BTreeSet<(i64, i32, CheckpointId)>,
@@ -422,6 +429,34 @@ impl State {
                     "I1: at the end orders/{number} from {begin} to {next} are {expected:?}, the sink has {rows:?}"
                 ));
             }
+        }
+    }
+}
+
+impl State {
+    /// What a run shows of its event time.
+    pub(super) fn judge_event_time(&mut self, status: &JobStatus) {
+        let Some(shown) = &status.watermark else {
+            return;
+        };
+        let (epoch, now) = (status.epoch.0, shown.timestamp);
+        let before = self.judge.event_time.replace((epoch, now));
+        let before = before.filter(|(of, _)| *of == epoch);
+        let before = before.and_then(|(_, watermark)| watermark);
+        if now < before {
+            self.violation(format_args!(
+                "I5: the watermark went back from {before:?} to {now:?}"
+            ));
+        }
+        let own = status
+            .partitions
+            .values()
+            .filter_map(|live| live.watermark.as_ref());
+        let greatest = own.filter_map(|own| own.timestamp).max();
+        if now > greatest {
+            self.violation(format_args!(
+                "I5: the watermark is {now:?}, and no partition is beyond {greatest:?}"
+            ));
         }
     }
 }

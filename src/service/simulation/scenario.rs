@@ -17,11 +17,13 @@ use super::{
 };
 use crate::model::{
     code::Code,
+    duration::HumanDuration,
     job::JobSpec,
     job_state::{DesiredState, JobState},
     offset::Offset,
     skip::SkipRequest,
     start::{PendingStart, StartFrom, StartRequest, StopCheckpoint},
+    watermark::{TimestampSource, WatermarkAlignment, WatermarkSpec, WatermarkStrategy},
 };
 
 /// How long the job may take to come to the end of its log once nothing is broken any more: the longest pause of a backoff,
@@ -121,6 +123,17 @@ pub(super) fn run(seed: u64, keep: bool, defect: Option<Defect>) -> Outcome {
     }
 }
 
+fn event_time() -> WatermarkSpec {
+    let second = HumanDuration::from_secs(1);
+    WatermarkSpec {
+        strategy: WatermarkStrategy::Monotonous,
+        max_delay: None,
+        idle_after: Some(second),
+        timestamp: TimestampSource::Record,
+        alignment: Some(WatermarkAlignment { max_drift: second }),
+    }
+}
+
 /// A server that is up, or comes up again.
 struct Place {
     life: u64,
@@ -190,6 +203,9 @@ impl Scenario {
             "{partitions} partitions, {parallelism} subtasks, {servers} servers, once {once}, {mode}, every {interval} ms, a failure stops the {block}"
         ));
         drop(guard);
+        let mut spec = spec(parallelism, &mode, interval, block);
+        // No draw of its own: the other worlds stay what they are.
+        spec.watermark = interval.is_multiple_of(3).then(event_time);
         let place = || Place {
             life: 0,
             task: None,
@@ -198,7 +214,7 @@ impl Scenario {
         };
         Self {
             world,
-            spec: spec(parallelism, &mode, interval, block),
+            spec,
             once,
             places: (0..servers).map(|_| place()).collect(),
             undos: Vec::new(),

@@ -227,6 +227,7 @@ impl Server {
         let parked = match &self.run {
             Some(run) => {
                 let status = run.status();
+                self.world.state().judge_event_time(&status);
                 let parked = status.parked.iter().map(|(at, parked)| {
                     let stands = parked.offset.map(Offset::get);
                     (at.partition, (parked.code, stands))
