@@ -51,6 +51,7 @@ mod pending_positions;
 pub mod ports;
 mod rate_limit;
 mod record_reader;
+mod stages;
 mod subtask;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,7 @@ mod threads;
 pub mod topics;
 mod watermarks;
 
+pub(crate) use consumer_thread::panic_text;
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

@@ -17,7 +17,7 @@ use crate::model::{
     job::{JobSpec, NewPartitions},
     offset::Offset,
     resolver::{
-        Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
+        Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
         StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
@@ -301,7 +301,11 @@ fn inputs<'a>(
             on_out_of_range: spec.source.on_out_of_range,
             on_missing_group_offset: spec.source.on_missing_group_offset,
             on_topic_recreated: spec.source.on_topic_recreated,
+            // Only a start is asked that.
+            forget_gone: false,
         },
+        // What stands against it leaves it parked as it is.
+        parking: Parking::default(),
         facts,
     }
 }

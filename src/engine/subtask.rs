@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -29,6 +29,7 @@ use super::{
     parked::{LeftOut, Parking},
     ports::{Clock, DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
+    stages::{ActivityClock, Stopwatch},
     watermarks::Pausing,
 };
 use crate::{
@@ -141,9 +142,8 @@ pub(super) struct Prepared {
     pub has_output: bool,
 }
 
-/// What a subtask does at this moment, for the question "what was it doing?".
+/// What a subtask does at this moment, for the question "what was it doing?" and for where its time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(super) enum Activity {
     /// Waits for records.
     Idle = 0,
@@ -157,9 +157,27 @@ pub(super) enum Activity {
     SinkOpen = 4,
     /// Has a batch that the job's limits hold back.
     RateLimit = 5,
+    /// Waits until records that cannot be processed stand elsewhere.
+    DeadLetters = 6,
+    /// May not take batches.
+    Frozen = 7,
 }
 
 impl Activity {
+    /// All of them.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Idle,
+        Self::Decode,
+        Self::SinkWrite,
+        Self::SinkFlush,
+        Self::SinkOpen,
+        Self::RateLimit,
+        Self::DeadLetters,
+        Self::Frozen,
+    ];
+    /// How many there are.
+    pub(super) const COUNT: usize = Self::ALL.len();
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -168,13 +186,15 @@ impl Activity {
             Self::SinkFlush => "sink-flush",
             Self::SinkOpen => "sink-open",
             Self::RateLimit => "rate-limit",
+            Self::DeadLetters => "dead-letters",
+            Self::Frozen => "frozen",
         }
     }
 
     /// Whether it is the sink that is waited for.
     pub(super) fn waits_for_sink(self) -> bool {
         match self {
-            Self::Idle | Self::Decode | Self::RateLimit => false,
+            Self::Idle | Self::Decode | Self::RateLimit | Self::DeadLetters | Self::Frozen => false,
             Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
@@ -185,25 +205,21 @@ impl Activity {
 pub(super) struct SubtaskView {
     /// What it counted.
     pub counters: Arc<Counters>,
-    activity: AtomicU8,
+    /// What its time went into.
+    pub clock: ActivityClock,
+    /// How long its consumer thread stood with a batch that it did not take.
+    pub blocked: Arc<Stopwatch>,
     cut_off: AtomicBool,
     sink_problem: Mutex<Option<String>>,
 }
 
 impl SubtaskView {
     fn enter(&self, activity: Activity) {
-        self.activity.store(activity as u8, Ordering::Relaxed);
+        self.clock.enter(activity);
     }
 
     pub(super) fn activity(&self) -> Activity {
-        match self.activity.load(Ordering::Relaxed) {
-            1 => Activity::Decode,
-            2 => Activity::SinkWrite,
-            3 => Activity::SinkFlush,
-            4 => Activity::SinkOpen,
-            5 => Activity::RateLimit,
-            _ => Activity::Idle,
-        }
+        self.clock.now()
     }
 
     /// Whether the subtask was ended while the sink had a batch and had not said yes: some of it may have been kept.
@@ -418,7 +434,6 @@ impl SubtaskTask {
                     served,
                     what: Content::Batch(batch),
                 })) if self.limit.is_limited() && !batch.is_empty() => {
-                    self.view.enter(Activity::RateLimit);
                     self.held = Some((batch, served));
                 }
                 Next::Fetched(Ok(Fetched {
@@ -473,6 +488,11 @@ impl SubtaskTask {
             }
         };
         let held = self.held.as_ref();
+        self.view.enter(match held {
+            _ if !open => Activity::Frozen,
+            Some(_) => Activity::RateLimit,
+            None => Activity::Idle,
+        });
         let released = async {
             match held {
                 Some((batch, _)) => self.limit.take(batch).await,
@@ -512,7 +532,6 @@ impl SubtaskTask {
         self.process(writer, &mut batch, served).await?;
         if !rest.is_empty() {
             batch.set_runs(rest);
-            self.view.enter(Activity::RateLimit);
             self.held = Some((batch, served));
         }
         Ok(())
@@ -649,6 +668,7 @@ impl SubtaskTask {
         let admitted = self.fetcher.admit(batch, served, leave_out);
         let mut parked = admitted.parked;
         if !admitted.left_out.is_empty() {
+            self.view.enter(Activity::DeadLetters);
             match self.leave_out(batch, admitted.left_out).await {
                 Some(refused) => parked.extend(refused),
                 None => return Ok(()),
@@ -915,11 +935,6 @@ impl SubtaskTask {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);
-        self.view.enter(if self.held.is_some() {
-            Activity::RateLimit
-        } else {
-            Activity::Idle
-        });
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,

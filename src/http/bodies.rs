@@ -13,7 +13,7 @@ use crate::model::{
     errors_spec::{Block, OnBadRecord},
     job::{CommitToGroup, Format, Isolation, NewPartitions, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
-    start::StopCheckpoint,
+    start::{PartitionGonePolicy, StopCheckpoint},
     startup_mode::StartupMode,
     stop_at::StopAt,
     watermark::{WatermarkAlignment, WatermarkStrategy},
@@ -332,6 +332,9 @@ described! {
         /// Overrides the spec's `on_topic_recreated` for this start.
         #[schema(inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// What becomes of the positions of partitions that do not exist any more; `keep` if nothing is said.
+        #[schema(inline)]
+        on_partition_gone: Option<PartitionGonePolicy>,
         /// Why, for the history.
         reason: Option<String>,
     }
@@ -395,6 +398,9 @@ described! {
         /// Overrides the spec's `on_topic_recreated` for this start.
         #[schema(inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// What becomes of the positions of partitions that do not exist any more; `keep` if nothing is said.
+        #[schema(inline)]
+        on_partition_gone: Option<PartitionGonePolicy>,
         /// How to stop before; as the body of a stop.
         stop: Option<RestartStop>,
         /// Why, for the history.

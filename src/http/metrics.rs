@@ -12,7 +12,10 @@ use axum::{
 use chrono::{DateTime, Utc};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, prometheus_text, text},
+    encoding::{
+        DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, prometheus_text,
+        text,
+    },
     metrics::{MetricType, counter::Counter, exemplar::Exemplar, family::Family},
     registry::Registry,
 };
@@ -20,7 +23,7 @@ use serde::Serialize;
 
 use super::{context::Context, extract::names, problem::Problem};
 use crate::{
-    model::{checkpoint::CheckpointPhases, code::Code},
+    model::{checkpoint::CheckpointPhases, code::Code, stages::StageTimes},
     service::{JobMetrics, PartitionMetrics, Service},
 };
 
@@ -290,6 +293,7 @@ impl Page<'_, '_> {
         self.discoveries()?;
         self.crashes()?;
         self.limits()?;
+        self.stages()?;
         self.watermarks()
     }
 
@@ -379,6 +383,19 @@ impl Page<'_, '_> {
         )
     }
 
+    fn stages(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_stage_seconds",
+            "What the subtasks of this run spent their time on, all together; handover_wait is beside the others",
+            |job| {
+                let stages = job.stages.iter().flat_map(StageTimes::named);
+                stages
+                    .map(|(name, time)| (vec![("stage", name.to_owned())], time.as_secs_f64()))
+                    .collect()
+            },
+        )
+    }
+
     fn partitions(&mut self) -> fmt::Result {
         self.gauges(
             "handover_offset",
@@ -430,11 +447,11 @@ impl Page<'_, '_> {
         Ok(())
     }
 
-    fn counters(
+    fn counters<V: EncodeCounterValue>(
         &mut self,
         name: &str,
         help: &str,
-        series: impl Fn(&JobMetrics) -> Vec<(Labels, u64)>,
+        series: impl Fn(&JobMetrics) -> Vec<(Labels, V)>,
     ) -> fmt::Result {
         const NO_EXEMPLAR: Option<&Exemplar<Vec<(String, String)>, f64>> = None;
         let mut metric = self
@@ -609,6 +626,7 @@ mod tests {
             limits: None,
             throttled_for: None,
             watermark: None,
+            stages: None,
         }
     }
 
@@ -638,6 +656,7 @@ mod tests {
             "handover_throttled_seconds{",
             "handover_watermark_timestamp_seconds{",
             "handover_late_records_total{",
+            "handover_stage_seconds_total{",
             "NaN",
             "kind=\"position\"",
         ] {

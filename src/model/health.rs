@@ -287,7 +287,15 @@ fn parked_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
             );
             let summary = match parked.len() {
                 1 => format!("{place} is parked: {}", first.detail),
-                many => format!("{place} and {} more are parked: {}", many - 1, first.detail),
+                _ => {
+                    let others: Vec<TopicPartition> = parked
+                        .iter()
+                        .map(|parked| parked.topic_partition())
+                        .filter(|other| *other != first.topic_partition())
+                        .collect();
+                    let others = name_some(&others);
+                    format!("{place} and {others} are parked: {}", first.detail)
+                }
             };
             let mut reason = HealthReason::new(code, Some(first.since), summary);
             reason.partitions = parked

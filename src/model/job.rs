@@ -504,8 +504,9 @@ pub struct SpecChange {
 }
 
 impl JobSpec {
-    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
-    /// change while running, the rest at the next start. (What only a start reads is not compared: the run does not differ.)
+    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits, partition discovery and
+    /// the policies for positions change while running, the rest at the next start. (What only a start reads is not compared:
+    /// the run does not differ.)
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
         let mut pending_fields = Vec::new();
@@ -527,14 +528,6 @@ impl JobSpec {
         compare(
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
-        );
-        compare(
-            "source.on_out_of_range",
-            new.on_out_of_range != old.on_out_of_range,
-        );
-        compare(
-            "source.on_topic_recreated",
-            new.on_topic_recreated != old.on_topic_recreated,
         );
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
@@ -644,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_takes_labels_timing_strategy_and_limits_at_once() {
+    fn a_running_job_takes_labels_timing_strategy_limits_and_policies_at_once() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
             "startup_mode": {"mode": "earliest"},
@@ -656,6 +649,8 @@ mod tests {
         changed.checkpoint.interval = HumanDuration::from_secs(5);
         changed.restart = RestartStrategy::None;
         changed.limits.records_per_s = Some(5);
+        changed.source.on_out_of_range = PositionPolicy::Earliest;
+        changed.source.on_topic_recreated = PositionPolicy::Latest;
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.parallelism = 2;
         changed.source.topics.push("more".into());

@@ -19,6 +19,7 @@ use super::{
     parked::ParkedPartition,
     record::ConsumerRecord,
     resolver::StartReason,
+    stages::RunStages,
     topic::TopicPartition,
     watermark::{JobWatermark, PartitionWatermark},
 };
@@ -48,6 +49,8 @@ pub struct JobStatus {
     pub throttled: bool,
     /// How long subtasks were held back in this run, all together.
     pub throttled_for: Duration,
+    /// Where the time of its subtasks goes.
+    pub stages: Arc<RunStages>,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.

@@ -11,6 +11,7 @@ pub mod code;
 pub mod deletion;
 pub mod duration;
 pub mod errors_spec;
+pub mod event;
 pub mod field_error;
 pub mod group_reset;
 pub mod health;
@@ -31,6 +32,7 @@ pub mod sink_spec;
 pub mod skip;
 #[cfg(test)]
 mod spec_laws;
+pub mod stages;
 pub mod start;
 pub mod startup_mode;
 pub mod stop_at;

@@ -12,9 +12,11 @@ use super::{
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
+    monitor::{REUSE, measure},
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
+    stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
 };
 use crate::{
@@ -29,6 +31,7 @@ use crate::{
         parked::ParkedPartition,
         resolver::Warning,
         restart::{CrashLoop, RestartStrategy},
+        stages::StageTimes,
         topic::TopicPartition,
         views::{
             BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
@@ -41,6 +44,9 @@ use crate::{
 
 /// How long a check of readiness may take.
 const READINESS_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a caller waits for the measurement of a job that does not run.
+const AT_REST: Duration = Duration::from_secs(1);
 
 /// Everything that a view of a job shows, taken at one moment.
 pub(crate) struct Standing {
@@ -130,6 +136,7 @@ impl Standing {
             facts.spec().source.stop_at.as_ref(),
             facts.bounded.as_ref(),
             &partitions,
+            status.as_ref().map(|status| &*status.partitions),
             &status
                 .iter()
                 .flat_map(|status| status.parked.keys().cloned())
@@ -147,6 +154,8 @@ impl Standing {
             failure: row.failure.as_ref(),
             parked: &parked,
             lag: &lag,
+            lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
+            source: &row.spec.source,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
             mode: &row.spec.startup_mode,
@@ -261,6 +270,14 @@ impl Standing {
             crash_loop: self.crash_loop,
             limits: limits_view(&row.spec, status),
             watermark: watermark_view(&row, status, core.now()),
+            stages: status.map(|status| stages_view(&status.stages)),
+            bottleneck: status.map(|status| {
+                let running = row
+                    .running
+                    .as_ref()
+                    .map_or(&row.spec, |running| &running.spec);
+                bottleneck_view(&curl, running, status)
+            }),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
@@ -499,7 +516,21 @@ impl Service {
             // Not measured yet: a job that was just made, or a server that just came up.
             super::monitor::refresh_checkpoint(&self.core, &job).await;
         }
+        self.look_at_rest(&job).await;
         Ok(Standing::take(&self.core, &job).view(&self.core))
+    }
+
+    /// Measures a job that does not run: it is measured rarely by itself, and "nothing is unread" must not be old. Brokers
+    /// that do not answer are not waited for.
+    async fn look_at_rest(&self, job: &JobEntry) {
+        let asks = {
+            let facts = job.shared();
+            facts.run.is_none() && facts.brokers.error.is_none()
+        };
+        if asks {
+            // Late is no fault: the sentence says as of when it is.
+            drop(timeout(AT_REST, measure(&self.core, job, REUSE)).await);
+        }
     }
 
     pub(super) async fn check_readiness(&self) -> Readiness {
@@ -616,6 +647,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
         limits: status.map(|status| status.limits),
         throttled_for: status.map(|status| status.throttled_for),
         watermark: status.and_then(|status| status.watermark.clone()),
+        stages: status.map(|status| StageTimes::sum(&status.stages.totals)),
     }
 }
 

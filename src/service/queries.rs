@@ -12,6 +12,7 @@ use crate::model::{
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
+    stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
     watermark::{JobWatermark, PartitionWatermark},
@@ -114,6 +115,17 @@ pub struct CheckpointQuery {
 /// Which runs of a job to list, newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptQuery {
+    /// How many at most.
+    pub limit: usize,
+    /// Where the page begins: a cursor of the page before.
+    pub after: Option<String>,
+}
+
+/// Which entries of a job's history to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Kinds to show; all when empty.
+    pub kinds: Vec<String>,
     /// How many at most.
     pub limit: usize,
     /// Where the page begins: a cursor of the page before.
@@ -296,6 +308,8 @@ pub struct JobMetrics {
     pub throttled_for: Option<Duration>,
     /// How far event time has come; `None` for a job that keeps none or does not run.
     pub watermark: Option<JobWatermark>,
+    /// What the subtasks spent their time on in this run, all together; `None` when it does not run.
+    pub stages: Option<StageTimes>,
 }
 
 /// A partition's numbers for `/metrics`; what is `None` has no series.

@@ -340,7 +340,7 @@ impl Service {
                     format!("the stored spec cannot be shown: {error}"),
                 )
             })?;
-            merge(&mut document, patch);
+            merge_spec(&mut document, patch);
             let precondition = SpecPrecondition {
                 // Without a precondition of the caller, the patch goes on top of what was just read.
                 if_match: Some(if_match.unwrap_or(generation)),
@@ -396,6 +396,9 @@ pub(crate) async fn apply_live(run: &JobHandle, spec: &JobSpec) {
     run.set_checkpointing(spec.checkpoint.clone()).await;
     run.set_limits(spec.limits).await;
     run.set_discovery(spec.source.partition_discovery.clone())
+        .await;
+    let source = &spec.source;
+    run.set_policies(source.on_out_of_range, source.on_topic_recreated)
         .await;
 }
 
@@ -492,6 +495,37 @@ async fn topic_warnings(
         code: Code::KafkaUnreachable,
         summary: format!("whether the topics exist is not known: {why}"),
     }])
+}
+
+/// Members of a spec that are one of several kinds: where each stands, and the member that says which kind it is.
+const KINDS: &[(&[&str], &str)] = &[
+    (&["startup_mode"], "mode"),
+    (&["source", "stop_at"], "mode"),
+    (&["restart"], "strategy"),
+    (&["errors", "on_bad_record"], "policy"),
+    (&["sink"], "type"),
+];
+
+/// Merges a patch into a spec that is shown with its defaults. Where the patch changes the kind of a member, what stands there
+/// belongs to the old kind, and nobody has written it: it goes.
+fn merge_spec(document: &mut Value, patch: &Value) {
+    for (path, tag) in KINDS {
+        let at = |document: &Value| {
+            let place = path
+                .iter()
+                .try_fold(document, |place, name| place.get(name));
+            place.and_then(|place| place.get(tag)).cloned()
+        };
+        let (before, after) = (at(document), at(patch));
+        if after.is_none() || before == after {
+            continue;
+        }
+        let pointer = format!("/{}", path.join("/"));
+        if let Some(place) = document.pointer_mut(&pointer) {
+            *place = Value::Null;
+        }
+    }
+    merge(document, patch);
 }
 
 /// Merges a patch into a document as RFC 7396 says: null removes, objects merge, everything else replaces.
@@ -641,6 +675,38 @@ mod tests {
             let mut another = another;
             another.as_object_mut().unwrap().retain(|name, _| one.get(name).is_none());
             prop_assert_eq!(merged(&merged(&document, &one), &another), merged(&merged(&document, &another), &one));
+        }
+    }
+
+    #[test]
+    fn another_kind_takes_nothing_from_the_old_one() {
+        let before = json!({
+            "restart": {"strategy": "exponential", "initial": "1s", "max": "1m"},
+            "source": {"topics": ["orders"], "stop_at": {"mode": "timestamp", "timestamp": "2026-11-28T02:00:00Z"}},
+        });
+        for (patch, restart, stop_at) in [
+            (
+                json!({"restart": {"strategy": "none"}, "source": {"stop_at": {"mode": "latest"}}}),
+                json!({"strategy": "none"}),
+                json!({"mode": "latest"}),
+            ),
+            // The same kind, or no word of it: what stands there stays.
+            (
+                json!({"restart": {"strategy": "exponential", "max": "5m"}}),
+                json!({"strategy": "exponential", "initial": "1s", "max": "5m"}),
+                before["source"]["stop_at"].clone(),
+            ),
+            (
+                json!({"restart": {"max": "5m"}, "source": {"stop_at": null}}),
+                json!({"strategy": "exponential", "initial": "1s", "max": "5m"}),
+                json!(null),
+            ),
+        ] {
+            let mut document = before.clone();
+            merge_spec(&mut document, &patch);
+            assert_eq!(document["restart"], restart, "{patch}");
+            assert_eq!(document["source"]["stop_at"], stop_at, "{patch}");
+            assert_eq!(document["source"]["topics"], json!(["orders"]), "{patch}");
         }
     }
 

@@ -3,19 +3,22 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Attempts } from './attempts';
-import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode, type Watermark } from './api';
+import { Events } from './events';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type EventPage, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode, type Watermark } from './api';
 import { count, duration, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
 import { hasMoved } from './route';
 import { toneOfHealth, toneOfOutcome, toneOfState } from './tone';
+import { StagesPanel } from './stages';
 import { usePoll } from './use-poll';
 
 export function JobPage({ job }: { job: string }) {
   const view = usePoll(`job ${job}`, (signal) => get<JobView>(paths.job(job), signal));
   const offsets = usePoll(`offsets ${job}`, (signal) => get<OffsetsView>(paths.offsets(job), signal));
   const attempts = usePoll(`attempts ${job}`, (signal) => get<AttemptPage>(paths.attempts(job), signal));
+  const events = usePoll(`events ${job}`, (signal) => get<EventPage>(paths.events(job), signal));
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     if (hasMoved()) heading.current?.focus({ preventScroll: true });
@@ -43,11 +46,13 @@ export function JobPage({ job }: { job: string }) {
         <Trouble fault={offsets.fault} path={paths.offsets(job)} />
       )}
       {!gone && attempts.body !== null && <Attempts page={attempts.body} />}
+      {!gone && events.body !== null && <Events page={events.body} />}
       {!gone && (
         <div class="curls">
           <AsCurl path={paths.job(job)} what="This job" />
           <AsCurl path={paths.offsets(job)} what="Its offsets" />
           <AsCurl path={paths.attempts(job)} what="Its attempts" />
+          <AsCurl path={paths.events(job)} what="Its events" />
         </div>
       )}
     </Frame>
@@ -64,6 +69,7 @@ function Job({ view, at }: { view: JobView; at: number | null }) {
       </section>
       <ParkedPartitions parked={view.parked ?? []} />
       <Facts view={view} at={at} />
+      {view.stages !== null && view.stages !== undefined && <StagesPanel stages={view.stages} bottleneck={view.bottleneck ?? null} />}
     </div>
   );
 }

@@ -13,6 +13,7 @@ mod notes;
 mod observation;
 mod out_of_range;
 mod parking;
+mod stages;
 mod store_writes;
 mod watermarks;
 
@@ -44,6 +45,7 @@ use super::{
     pending_positions::{LookedUp, PendingPositions},
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
     rate_limit::RateLimit,
+    stages::StageLog,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -60,9 +62,10 @@ use crate::model::{
         BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
         LivePartition, Waiting,
     },
-    offset::PartitionOffsets,
+    offset::{Offset, PartitionOffsets},
     parked::ParkedPartition,
     resolver::{Blocker, LogBounds, SinkPosition, StartReason},
+    stages::RunStages,
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -108,6 +111,8 @@ struct Partition {
     /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
     by_mode: bool,
     live: Option<Arc<LivePosition>>,
+    /// Up to where its log could be read when somebody measured that last.
+    seen_end: Option<Offset>,
 }
 
 /// A stop under way: an asked one, or that of a run which fails at a record.
@@ -167,6 +172,11 @@ pub(super) struct JobTask {
     limit: Arc<RateLimit>,
     /// Of a job that keeps event time.
     event_time: Option<watermarks::JobEventTime>,
+    stage_log: StageLog,
+    /// What is shown of it.
+    stages: Arc<RunStages>,
+    /// The ends of logs that count from the next look at the time on.
+    newly_seen_ends: Option<Arc<PartitionOffsets>>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -263,6 +273,7 @@ impl JobTask {
             limits: run.spec.limits,
             throttled: false,
             throttled_for: Duration::ZERO,
+            stages: Arc::new(RunStages::new(now)),
             last_checkpoint: Some(start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
@@ -287,6 +298,7 @@ impl JobTask {
     ) -> JobEnd {
         let (events_sender, mut events) = mpsc::channel(64);
         let mut job = Self::new(run, threads, status);
+        job.tell_parked_at_start();
         if let Err(error) = job.open_subtasks(&events_sender) {
             job.end = Some(JobEnd::Failed(error));
         }
@@ -334,6 +346,7 @@ impl JobTask {
                 reason: run.reasons.get(&partition).copied(),
                 by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
+                seen_end: None,
             };
             (partition, state)
         });
@@ -346,7 +359,7 @@ impl JobTask {
             discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
             looked_at: None,
             discovered: 0,
-            replaced: BTreeMap::new(),
+            replaced: discovery::replaced_at_start(&run),
             look_up_now: false,
             leaderless: Vec::new(),
             against: Vec::new(),
@@ -354,13 +367,16 @@ impl JobTask {
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
             event_time: watermarks::JobEventTime::of(&run.spec),
+            stage_log: StageLog::new(subtasks as usize, now),
+            stages: Arc::new(RunStages::new(run.clock.now())),
+            newly_seen_ends: None,
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::new(discovery::gone_at_start(&run)),
+            parked: Arc::new(discovery::parked_at_start(&run)),
             notes: notes::Notes::default(),
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
@@ -470,6 +486,7 @@ impl JobTask {
             consumer,
             producer,
             reachability.clone(),
+            Arc::clone(&view.blocked),
         )
         .map_err(|error| JobError::Panicked {
             part: thread_name,
@@ -762,6 +779,11 @@ impl JobTask {
                 self.limit.change(limits);
                 self.publish();
             }
+            Some(Command::SetPolicies {
+                on_out_of_range,
+                on_topic_recreated,
+            }) => self.set_policies(on_out_of_range, on_topic_recreated),
+            Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

@@ -33,6 +33,7 @@ const THIN_PERIOD: Duration = Duration::from_secs(60);
 
 impl JobTask {
     pub(super) fn on_tick(&mut self) {
+        self.account_time();
         let kafka_problem = self
             .subtasks
             .iter()
@@ -191,6 +192,7 @@ impl JobTask {
                 .iter()
                 .any(|subtask| subtask.view.activity() == Activity::RateLimit),
             throttled_for: self.limit.waited(),
+            stages: Arc::clone(&self.stages),
             last_checkpoint: Some(self.last.clone()),
             in_progress: self.attempt.as_ref().map(|attempt| AttemptInProgress {
                 id: attempt.id,

@@ -14,6 +14,7 @@ mod limits;
 mod parking;
 mod records;
 mod sink;
+mod stages;
 mod stops;
 mod store;
 mod watermarks;
@@ -251,6 +252,7 @@ impl World {
                 .into_iter()
                 .map(|(number, reason)| (partition(number), reason))
                 .collect(),
+            parked: BTreeMap::new(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),

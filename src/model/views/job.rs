@@ -1,9 +1,10 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{BottleneckView, StagesView};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommit},
     health::Health,
@@ -21,7 +22,7 @@ use crate::model::{
 };
 
 /// A step that makes sense now, as a line to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextStep {
     /// Why one would.
     pub why: String,
@@ -231,6 +232,10 @@ pub struct JobView {
     /// How far its event time has come; only of a job that keeps event time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watermark: Option<WatermarkView>,
+    /// Where the time of the last minute went; `null` when it does not run.
+    pub stages: Option<StagesView>,
+    /// What holds it back; `null` when it does not run.
+    pub bottleneck: Option<BottleneckView>,
     /// Why it gave up.
     pub failure: Option<JobFailure>,
     /// Partitions that are not read, each at a position that stays in every checkpoint; of a job that does not run, those of
@@ -323,7 +328,9 @@ pub struct StartupModeView {
     /// The mode: the spec's, or after `apply: next-start` the one that the next start uses.
     #[serde(flatten)]
     pub mode: StartupMode,
-    /// `if-no-state` or `next-start`; `null` when only shown.
+    /// The mode in the spec: for a job without a checkpoint.
+    pub spec_mode: StartupMode,
+    /// `if-no-state` or `next-start`, as it was sent; when only shown, `next-start` where the mode was set for the next start.
     pub apply: Option<&'static str>,
     /// Generation of the spec.
     pub generation: i64,
@@ -341,6 +348,9 @@ pub struct StartupModeView {
     pub will_set_aside_checkpoint: Option<CheckpointId>,
     /// What the next start would do; `null` if it could not be worked out or was not asked for.
     pub estimate: Option<PlanTotals>,
+    /// The checkpoint that the estimate counts from, while the job runs: it has read on since, so less is `skipped` and more
+    /// is `replayed` once it stops. `null` for a job that does not run: then the estimate is exact.
+    pub estimated_from: Option<CheckpointId>,
     /// The start asked for ahead of time, if there is one.
     pub pending_start: Option<PendingStart>,
     /// An earlier intent that this one replaced.
