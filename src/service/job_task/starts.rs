@@ -502,7 +502,7 @@ impl JobTask {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
             self.job.shared().refused = Some(RefusedStart {
                 request,
-                blockers: error.blockers.clone(),
+                blockers: error.blockers.to_vec(),
             });
         }
         let Some(asked) = asked else {
