@@ -742,6 +742,7 @@ impl JobTask {
                 on_out_of_range,
                 on_topic_recreated,
             }) => self.set_policies(on_out_of_range, on_topic_recreated),
+            Some(Command::LoseLease) => self.fail(JobError::Fenced),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

@@ -27,7 +27,7 @@ use std::{
 };
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     JobEnd, JobHandle, JobRun, StopOutcome,
@@ -149,6 +149,7 @@ struct World {
     sink: Arc<TestSink>,
     letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
+    lease_until: watch::Sender<Instant>,
 }
 
 impl World {
@@ -160,6 +161,7 @@ impl World {
             sink: Arc::new(TestSink::new(pulse.clone())),
             letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
+            lease_until: watch::Sender::new(Instant::now() + NEVER),
             store,
             pulse,
         }
@@ -253,6 +255,7 @@ impl World {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),
+            lease_until: self.lease_until.subscribe(),
         })
     }
 
