@@ -7,10 +7,15 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
-use super::{error::KafkaError, ports::OffsetCommitter};
+use super::{
+    error::{ErrorClass, KafkaError},
+    ports::OffsetCommitter,
+};
 use crate::model::{
     checkpoint::{GroupCommit, GroupCommitStatus},
+    code::Code,
     ids::{CheckpointId, InstallId, JobName},
     job_status::CommitCounters,
     offset::PartitionOffsets,
@@ -115,13 +120,25 @@ pub(super) fn note(install: InstallId, job: &JobName, id: CheckpointId) -> Strin
     format!("handover:{}:{job}:{id}", install.short())
 }
 
-/// Sends a commit. Blocks.
+/// Sends a commit, unless the lease may have run out by now: the group has no fence, and the next owner may have told it a
+/// newer position already. Blocks.
 pub(super) fn send(
     committer: &Arc<dyn OffsetCommitter>,
     commit: &PendingCommit,
     note: &str,
+    until: Instant,
 ) -> Result<(), KafkaError> {
-    committer.commit(&commit.offsets, note, COMMIT_DEADLINE)
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(KafkaError {
+            operation: "commit to the group".to_owned(),
+            detail: "the lease was not renewed in time; the next commit has the positions"
+                .to_owned(),
+            code: Code::LeaseLost,
+            class: ErrorClass::Infrastructure,
+        });
+    }
+    committer.commit(&commit.offsets, note, COMMIT_DEADLINE.min(left))
 }
 
 #[cfg(test)]

@@ -77,6 +77,8 @@ pub(crate) struct Core {
     jobs: Mutex<BTreeMap<JobName, Arc<JobEntry>>>,
     install: OnceLock<InstallId>,
     pub(crate) lease_health: watch::Sender<LeaseHealth>,
+    /// Until when nobody else can have taken a job, by a clock that cannot be set.
+    pub(crate) lease_until: watch::Sender<Instant>,
     pub(crate) incarnation: watch::Sender<Option<Incarnation>>,
     pub(crate) finished: broadcast::Sender<OperationId>,
     /// Told when there is a job without a task.
@@ -101,6 +103,7 @@ impl Core {
             settings,
             jobs: Mutex::default(),
             install: OnceLock::new(),
+            lease_until: watch::Sender::new(Instant::now()),
             lease_health: watch::Sender::new(LeaseHealth::Doubtful(
                 "the instance is not claimed yet".to_owned(),
             )),

@@ -489,10 +489,11 @@ impl JobTask {
             return self.on_committed(commit.id, &Err(too_late), Duration::ZERO);
         };
         let note = group_commits::note(self.run.install, &self.run.name, commit.id);
+        let until = *self.run.lease_until.borrow();
         self.threads.spawn_blocking(&mut self.background, move || {
             let began = Instant::now();
             CrashPoint::BeforeGroupCommitted.reached();
-            let outcome = group_commits::send(&committer, &commit, &note);
+            let outcome = group_commits::send(&committer, &commit, &note, until);
             if outcome.is_ok() {
                 CrashPoint::GroupCommitted.reached();
             }

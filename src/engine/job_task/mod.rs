@@ -784,6 +784,7 @@ impl JobTask {
                 on_topic_recreated,
             }) => self.set_policies(on_out_of_range, on_topic_recreated),
             Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
+            Some(Command::LoseLease) => self.fail(JobError::Fenced),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }

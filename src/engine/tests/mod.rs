@@ -29,7 +29,7 @@ use std::{
 };
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     JobEnd, JobHandle, JobRun, StopOutcome,
@@ -154,6 +154,7 @@ struct World {
     sink: Arc<TestSink>,
     letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
+    lease_until: watch::Sender<Instant>,
 }
 
 impl World {
@@ -165,6 +166,7 @@ impl World {
             sink: Arc::new(TestSink::new(pulse.clone())),
             letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
+            lease_until: watch::Sender::new(Instant::now() + NEVER),
             store,
             pulse,
         }
@@ -259,6 +261,7 @@ impl World {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),
+            lease_until: self.lease_until.subscribe(),
         })
     }
 

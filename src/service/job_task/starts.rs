@@ -375,6 +375,7 @@ impl JobTask {
         let (facts, cluster) = self.facts(operation, &question).await?;
         let Some(plan) = plan else {
             let resolved = question.resolve(&facts);
+            self.is_still_ours(operation, &resolved).await?;
             return Ok((resolved, intent, cluster));
         };
         let pending = row
@@ -393,6 +394,23 @@ impl JobTask {
             return Ok((plan.resolved, intent, cluster));
         }
         Err(Trouble::Refused(plan_stale(&row.name, &changes)))
+    }
+
+    /// What stands against a start was read at several moments. If another owner came in between, it compares what does not
+    /// belong together, and is not to be told.
+    async fn is_still_ours(
+        &self,
+        operation: Option<&Operation>,
+        resolved: &ResolvedStart,
+    ) -> Step<()> {
+        let Some(lease) = self.lease.filter(|_| !resolved.blockers.is_empty()) else {
+            return Ok(());
+        };
+        let store = &self.core.store;
+        self.insist(operation, "the lease is looked at", || async {
+            Ok(store.holds(&lease).await?)
+        })
+        .await
     }
 
     pub(super) async fn plan_of(&self, asked: &Asked) -> Step<Option<StoredPlan>> {
@@ -464,6 +482,7 @@ impl JobTask {
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),
             lease_health: core.lease_health.subscribe(),
+            lease_until: core.lease_until.subscribe(),
         });
         self.following = JoinSet::new();
         self.following

@@ -500,6 +500,8 @@ impl Server {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
+            // The simulated group hears what a former owner says late.
+            lease_until: watch::channel(Instant::now() + Duration::from_secs(86_400)).1,
         });
         self.tasks.spawn(run);
         self.run = Some(handle);
