@@ -37,7 +37,7 @@ pub struct ServiceError {
     /// What stands against a start.
     pub blockers: Vec<Blocker>,
     /// Whole lines to copy, one for each way out.
-    pub next: Vec<NextStep>,
+    pub next: Box<[NextStep]>,
     /// The operation that is in the way.
     pub operation: Option<Box<Operation>>,
     /// How soon the same call may succeed without anybody changing anything; `None` if it cannot.
@@ -60,7 +60,7 @@ impl ServiceError {
             errors: Vec::new(),
             choices: Vec::new(),
             blockers: Vec::new(),
-            next: Vec::new(),
+            next: Box::default(),
             operation: None,
             retry_after,
         }
@@ -104,7 +104,7 @@ impl ServiceError {
     /// Adds lines to copy.
     #[must_use]
     pub fn next(mut self, next: Vec<NextStep>) -> Self {
-        self.next = next;
+        self.next = next.into_boxed_slice();
         self
     }
 
