@@ -210,8 +210,10 @@ impl<'a> Resolution<'a> {
         let Some(known) = self.known(partition) else {
             return planned;
         };
+        // The sink does not give back what it has taken beyond the checkpoint.
+        let stands = |stored| self.reached(partition, stored, known.position_id);
         PlannedPartition {
-            kept: known.next_offset,
+            kept: known.next_offset.map(stands),
             position_id: known.next_offset.map(|_| known.position_id),
             topic_id: known.topic_id.clone(),
             ..planned

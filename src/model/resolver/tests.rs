@@ -1503,6 +1503,13 @@ fn a_topic_that_was_read_and_is_deleted_does_not_stand_against_the_start() {
     assert_eq!(begins(&resolved, 0), (None, StartReason::PartitionGone));
     assert_eq!(stored_of(&resolved), [(orders(0), Some(150), 7)]);
     assert!(warned(&resolved).contains(&Code::PartitionGone));
+    // What the sink has taken since the checkpoint it does not give back, and it would refuse to be told so.
+    let stored_with = |next_offset, position_id| {
+        let world = world.clone().sink(next_offset, position_id);
+        stored_of(&world.resolve())
+    };
+    assert_eq!(stored_with(160, 7), [(orders(0), Some(160), 7)]);
+    assert_eq!(stored_with(160, 6), [(orders(0), Some(150), 7)]);
     // Whether it comes back as the same topic shows when it does.
     world.facts.partitions.insert(orders(0), facts());
     world.facts.missing_topics.clear();
