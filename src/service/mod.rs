@@ -22,6 +22,7 @@ mod records;
 mod reset_offsets;
 mod restart;
 mod retention;
+mod series;
 #[cfg(test)]
 mod simulation;
 mod sink_progress;
@@ -44,8 +45,9 @@ pub use self::{
     queries::{
         Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics,
         JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, RecordsQuery, SpecPrecondition,
+        ReadinessCheck, RecordsQuery, SeriesQuery, SpecPrecondition,
     },
+    series::{SERIES_COARSE, SERIES_FINE, SERIES_RECENT, SERIES_WINDOW},
 };
 use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{
@@ -58,8 +60,8 @@ use crate::model::{
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
         AttemptList, CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView,
-        OperationList, RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView,
-        StartupModeView,
+        OperationList, RecordsView, ResetReport, SeriesView, SkipReport, SpecApplied,
+        StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -385,6 +387,14 @@ impl Service {
     /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
     pub async fn attempts(&self, job: &JobName, query: &AttemptQuery) -> Result<AttemptList> {
         self.find_attempts(job, query).await
+    }
+
+    /// Shows numbers of a job over time.
+    ///
+    /// # Errors
+    /// `job-not-found`; `store-unreachable` for a job that was never read.
+    pub async fn series(&self, job: &JobName, query: &SeriesQuery) -> Result<SeriesView> {
+        self.show_series(job, query).await
     }
 
     /// Lists checkpoints, newest first.
