@@ -28,6 +28,7 @@ pub mod reader;
 pub mod record;
 pub mod resolver;
 pub mod restart;
+pub mod series;
 pub mod sink_spec;
 pub mod skip;
 #[cfg(test)]

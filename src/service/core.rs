@@ -24,6 +24,7 @@ use super::{
     next_steps::RefusedStart,
     oldest_unread::OldestUnread,
     retention::LogStarts,
+    series::SeriesLog,
 };
 use crate::{
     engine::{
@@ -303,6 +304,7 @@ pub(crate) struct JobFacts {
     pub(crate) log_starts: LogStarts,
     pub(crate) window: HealthWindow,
     pub(crate) counters: Counters,
+    pub(crate) series: SeriesLog,
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
     pub(crate) refused: Option<RefusedStart>,
@@ -403,6 +405,7 @@ impl JobEntry {
                 log_starts: LogStarts::default(),
                 window: HealthWindow::default(),
                 counters: Counters::default(),
+                series: SeriesLog::default(),
                 has_task: false,
                 refused: None,
             }),

@@ -351,7 +351,7 @@ fn watermark_view(
 }
 
 /// The positions that belong to the ends of the logs, or the newest where those are of an older run.
-fn live_of(
+pub(crate) fn live_of(
     facts: &JobFacts,
     status: &JobStatus,
 ) -> Arc<std::collections::BTreeMap<TopicPartition, LivePartition>> {

@@ -12,6 +12,7 @@ use crate::model::{
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
+    series::SeriesName,
     stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
@@ -110,6 +111,17 @@ pub struct CheckpointQuery {
     pub limit: usize,
     /// Where the page begins: a cursor of the page before.
     pub after: Option<String>,
+}
+
+/// Which numbers of a job to show over time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeriesQuery {
+    /// Which.
+    pub names: Vec<SeriesName>,
+    /// How much time before now: whole steps.
+    pub window: Duration,
+    /// Between two points: a multiple of what is kept for such a window.
+    pub step: Duration,
 }
 
 /// Which runs of a job to list, newest first.
