@@ -56,7 +56,9 @@ mod subtask;
 mod tests;
 mod threads;
 pub mod topics;
+mod without_checkpoints;
 
+pub use group_commits::PERIODIC_NOTE;
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

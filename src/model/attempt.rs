@@ -82,8 +82,11 @@ pub struct Attempt {
     /// The operation that asked for it; `null` if nobody did.
     #[schema(value_type = Option<String>)]
     pub operation: Option<OperationId>,
-    /// The `start` checkpoint with the positions that it began at. A repetition of the same start takes its place.
-    pub checkpoint: CheckpointId,
+    /// The `start` checkpoint with the positions that it began at. A repetition of the same start takes its place. `null` in a
+    /// job without checkpoints.
+    pub checkpoint: Option<CheckpointId>,
+    /// Of a run without checkpoints: where it began, and what that means, in a sentence.
+    pub without_checkpoints: Option<String>,
     /// The instance id of the server that ran it.
     pub instance: String,
     /// Under which epoch.

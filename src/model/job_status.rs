@@ -47,7 +47,7 @@ pub struct JobStatus {
     pub throttled: bool,
     /// How long subtasks were held back in this run, all together.
     pub throttled_for: Duration,
-    /// The newest completed checkpoint.
+    /// The newest completed checkpoint; `None` in a job without checkpoints.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.
     pub in_progress: Option<AttemptInProgress>,
@@ -160,7 +160,7 @@ pub struct CommitCounters {
     pub displaced: u64,
     /// When the broker last confirmed one.
     pub last_success_at: Option<DateTime<Utc>>,
-    /// Which checkpoint that was.
+    /// Which checkpoint that was; `null` in a job without checkpoints.
     pub last_committed: Option<CheckpointId>,
     /// The last error, until a commit succeeds.
     pub last_error: Option<String>,

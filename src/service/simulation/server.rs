@@ -403,7 +403,9 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
-                        // The simulated job has no end.
+                        // The simulated job takes checkpoints and has no end.
+                        left: None,
+                        outdated: None,
                         run: None,
                     };
                 }
@@ -967,7 +969,9 @@ pub(super) fn spec(
     let name = JobName::new("orders").unwrap();
     let mut spec = JobSpec::read(&name, &document).unwrap();
     spec.parallelism = parallelism;
-    spec.checkpoint.interval = crate::model::HumanDuration(Duration::from_millis(interval_ms));
+    spec.checkpoint.interval = Some(crate::model::HumanDuration(Duration::from_millis(
+        interval_ms,
+    )));
     spec.checkpoint.timeout = crate::model::HumanDuration(Duration::from_secs(8));
     spec
 }

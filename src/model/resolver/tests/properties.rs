@@ -207,6 +207,7 @@ fn made() -> impl Strategy<Value = Made> {
                 covered,
                 policies,
                 facts,
+                off: false,
             };
             Made { world, lookups }.with_every_answer()
         })
