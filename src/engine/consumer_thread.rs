@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::{
     error::{ConsumerError, JobError},
     ports::{Consumer, Polled},
+    stages::Stopwatch,
     threads::Threads,
 };
 use crate::model::{offset::Offset, record::RecordBatch, topic::TopicPartition};
@@ -89,6 +90,8 @@ struct ConsumerLoop {
     consumer: Box<dyn Consumer>,
     producer: Producer,
     reachability: Reachability,
+    /// How long it stood with a batch that nobody took.
+    blocked: Arc<Stopwatch>,
     carried: Option<Fetched>,
     has_partitions: bool,
     /// Requests served.
@@ -111,14 +114,6 @@ impl Patience {
             Self::Blocks => POLL_WAIT,
             #[cfg(test)]
             Self::None => Duration::ZERO,
-        }
-    }
-
-    fn produce(self, producer: &Producer, fetched: Fetched) -> Produced<Fetched> {
-        match self {
-            Self::Blocks => producer.produce(fetched),
-            #[cfg(test)]
-            Self::None => producer.try_produce(fetched),
         }
     }
 }
@@ -168,13 +163,26 @@ impl ConsumerLoop {
                 None => return Ok(Step::GoOn),
             },
         };
-        match patience.produce(&self.producer, fetched) {
+        match self.hand_over(patience, fetched) {
             Produced::Delivered => Ok(Step::GoOn),
             Produced::Interrupted(fetched) => {
                 self.carried = Some(fetched);
                 Ok(Step::GoOn)
             }
             Produced::Closed(_) => Ok(Step::Ended),
+        }
+    }
+
+    /// Hands over what was fetched; looks at the clock only where it has to wait.
+    fn hand_over(&self, patience: Patience, fetched: Fetched) -> Produced<Fetched> {
+        let is_patient = patience == Patience::Blocks;
+        match self.producer.try_produce(fetched) {
+            Produced::Interrupted(fetched) if is_patient => self
+                .blocked
+                .while_waiting(|| self.producer.produce(fetched)),
+            outcome @ (Produced::Delivered | Produced::Interrupted(_) | Produced::Closed(_)) => {
+                outcome
+            }
         }
     }
 
@@ -234,6 +242,7 @@ pub(super) fn spawn(
     consumer: Box<dyn Consumer>,
     producer: Producer,
     reachability: Reachability,
+    blocked: Arc<Stopwatch>,
 ) -> std::io::Result<oneshot::Receiver<()>> {
     let (ended, has_ended) = oneshot::channel();
     let part = name.to_owned();
@@ -241,6 +250,7 @@ pub(super) fn spawn(
         consumer,
         producer,
         reachability,
+        blocked,
         carried: None,
         has_partitions: false,
         served: 0,
@@ -289,7 +299,7 @@ impl ConsumerLoop {
 }
 
 /// The words of a panic.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no words".to_owned())

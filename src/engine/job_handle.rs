@@ -16,11 +16,11 @@ use super::{
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery, PositionPolicy},
     job_status::JobStatus,
     limits::LimitsSpec,
     offset::{Offset, PartitionOffsets},
-    resolver::StartReason,
+    resolver::{PlannedParking, StartReason},
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -45,6 +45,8 @@ pub struct JobRun {
     pub ends: Option<PartitionOffsets>,
     /// Why each of its partitions begins there, or is not read.
     pub reasons: BTreeMap<TopicPartition, StartReason>,
+    /// Those that begin parked.
+    pub parked: BTreeMap<TopicPartition, PlannedParking>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -118,6 +120,11 @@ pub(super) enum Command {
         reply: oneshot::Sender<SkipOutcome>,
     },
     SetLimits(LimitsSpec),
+    SetPolicies {
+        on_out_of_range: PositionPolicy,
+        on_topic_recreated: PositionPolicy,
+    },
+    LogEnds(Arc<PartitionOffsets>),
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -264,6 +271,12 @@ impl JobHandle {
         let _unheard = self.commands.try_send(Command::LookAtTopics);
     }
 
+    /// Tells the run up to where the logs could be read a moment ago: what lies below is unread until it is read.
+    pub fn saw_log_ends(&self, ends: PartitionOffsets) {
+        // A run that is too busy to listen hears of the next ones.
+        let _unheard = self.commands.try_send(Command::LogEnds(Arc::new(ends)));
+    }
+
     /// Changes how new partitions are looked for, from now on.
     pub async fn set_discovery(&self, discovery: PartitionDiscovery) {
         // A job that has ended takes no command, and needs none.
@@ -274,5 +287,20 @@ impl JobHandle {
     pub async fn set_limits(&self, limits: LimitsSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
+    }
+
+    /// Changes what becomes of a position outside its log and of a topic that was created again, from now on, also for the
+    /// partitions that are parked because of that.
+    pub async fn set_policies(
+        &self,
+        on_out_of_range: PositionPolicy,
+        on_topic_recreated: PositionPolicy,
+    ) {
+        let command = Command::SetPolicies {
+            on_out_of_range,
+            on_topic_recreated,
+        };
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(command).await;
     }
 }

@@ -51,13 +51,16 @@ mod pending_positions;
 pub mod ports;
 mod rate_limit;
 mod record_reader;
+mod stages;
 mod subtask;
 #[cfg(test)]
 mod tests;
 mod threads;
 pub mod topics;
+mod watermarks;
 mod without_checkpoints;
 
+pub(crate) use consumer_thread::panic_text;
 pub use group_commits::PERIODIC_NOTE;
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;

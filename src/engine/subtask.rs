@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -29,6 +29,8 @@ use super::{
     parked::{LeftOut, Parking},
     ports::{Clock, DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
+    stages::{ActivityClock, Stopwatch},
+    watermarks::Pausing,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -140,9 +142,8 @@ pub(super) struct Prepared {
     pub has_output: bool,
 }
 
-/// What a subtask does at this moment, for the question "what was it doing?".
+/// What a subtask does at this moment, for the question "what was it doing?" and for where its time goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(super) enum Activity {
     /// Waits for records.
     Idle = 0,
@@ -156,9 +157,27 @@ pub(super) enum Activity {
     SinkOpen = 4,
     /// Has a batch that the job's limits hold back.
     RateLimit = 5,
+    /// Waits until records that cannot be processed stand elsewhere.
+    DeadLetters = 6,
+    /// May not take batches.
+    Frozen = 7,
 }
 
 impl Activity {
+    /// All of them.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Idle,
+        Self::Decode,
+        Self::SinkWrite,
+        Self::SinkFlush,
+        Self::SinkOpen,
+        Self::RateLimit,
+        Self::DeadLetters,
+        Self::Frozen,
+    ];
+    /// How many there are.
+    pub(super) const COUNT: usize = Self::ALL.len();
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -167,13 +186,15 @@ impl Activity {
             Self::SinkFlush => "sink-flush",
             Self::SinkOpen => "sink-open",
             Self::RateLimit => "rate-limit",
+            Self::DeadLetters => "dead-letters",
+            Self::Frozen => "frozen",
         }
     }
 
     /// Whether it is the sink that is waited for.
     pub(super) fn waits_for_sink(self) -> bool {
         match self {
-            Self::Idle | Self::Decode | Self::RateLimit => false,
+            Self::Idle | Self::Decode | Self::RateLimit | Self::DeadLetters | Self::Frozen => false,
             Self::SinkWrite | Self::SinkFlush | Self::SinkOpen => true,
         }
     }
@@ -184,25 +205,21 @@ impl Activity {
 pub(super) struct SubtaskView {
     /// What it counted.
     pub counters: Arc<Counters>,
-    activity: AtomicU8,
+    /// What its time went into.
+    pub clock: ActivityClock,
+    /// How long its consumer thread stood with a batch that it did not take.
+    pub blocked: Arc<Stopwatch>,
     cut_off: AtomicBool,
     sink_problem: Mutex<Option<String>>,
 }
 
 impl SubtaskView {
     fn enter(&self, activity: Activity) {
-        self.activity.store(activity as u8, Ordering::Relaxed);
+        self.clock.enter(activity);
     }
 
     pub(super) fn activity(&self) -> Activity {
-        match self.activity.load(Ordering::Relaxed) {
-            1 => Activity::Decode,
-            2 => Activity::SinkWrite,
-            3 => Activity::SinkFlush,
-            4 => Activity::SinkOpen,
-            5 => Activity::RateLimit,
-            _ => Activity::Idle,
-        }
+        self.clock.now()
     }
 
     /// Whether the subtask was ended while the sink had a batch and had not said yes: some of it may have been kept.
@@ -264,6 +281,8 @@ pub(super) struct SubtaskTask {
     pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// The partitions that are held back because they are ahead; `None` without alignment.
+    pub pausing: Option<Pausing>,
     /// Tells the time of a dead letter.
     pub clock: Arc<dyn Clock>,
     /// The job, for dead letters.
@@ -282,6 +301,8 @@ enum Next {
     Release(usize),
     Sink(Result<(), SinkError>),
     IntakeChanged,
+    /// Other partitions are to be held back.
+    Align,
 }
 
 impl SubtaskTask {
@@ -413,7 +434,6 @@ impl SubtaskTask {
                     served,
                     what: Content::Batch(batch),
                 })) if self.limit.is_limited() && !batch.is_empty() => {
-                    self.view.enter(Activity::RateLimit);
                     self.held = Some((batch, served));
                 }
                 Next::Fetched(Ok(Fetched {
@@ -438,6 +458,7 @@ impl SubtaskTask {
                     }
                 }
                 Next::IntakeChanged => {}
+                Next::Align => self.align(),
             }
         }
     }
@@ -458,7 +479,20 @@ impl SubtaskTask {
         let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let pausing = self.pausing.as_mut();
+        let is_aligned = pausing.is_some();
+        let realigned = async {
+            match pausing {
+                Some(pausing) => pausing.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         let held = self.held.as_ref();
+        self.view.enter(match held {
+            _ if !open => Activity::Frozen,
+            Some(_) => Activity::RateLimit,
+            None => Activity::Idle,
+        });
         let released = async {
             match held {
                 Some((batch, _)) => self.limit.take(batch).await,
@@ -476,6 +510,7 @@ impl SubtaskTask {
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
+            () = realigned, if is_aligned => Next::Align,
             // Before a batch: a sink that has refused a record takes no other.
             outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
             records = released, if open && held.is_some() => Next::Release(records),
@@ -497,7 +532,6 @@ impl SubtaskTask {
         self.process(writer, &mut batch, served).await?;
         if !rest.is_empty() {
             batch.set_runs(rest);
-            self.view.enter(Activity::RateLimit);
             self.held = Some((batch, served));
         }
         Ok(())
@@ -529,7 +563,40 @@ impl SubtaskTask {
         let since = self.ask(Request::Read(new.assignment.clone()));
         self.fetcher
             .register(&new.assignment, new.position_id, since, new.live);
+        if let Some(pausing) = &mut self.pausing {
+            pausing.forget(&new.assignment.0);
+        }
+        self.align();
         Ok(true)
+    }
+
+    /// Leaves the partitions that are too far ahead, and reads those again that no longer are, from where they stand. What is
+    /// on its way of a partition that is left still counts, until it is given again.
+    fn align(&mut self) {
+        let Some(mut pausing) = self.pausing.take() else {
+            return;
+        };
+        let changes = pausing.changes(|partition| self.fetcher.reads(partition).is_some());
+        self.pausing = Some(pausing);
+        for partition in changes.pause {
+            tracing::debug!(%partition, "held back: it is ahead of the others");
+            self.ask(Request::Leave(partition));
+        }
+        for partition in changes.resume {
+            let Some(position) = self.fetcher.reads(&partition) else {
+                // It has ended or was parked meanwhile (FLINK-39728).
+                tracing::debug!(%partition, "no longer held back, and not read any more either");
+                continue;
+            };
+            tracing::debug!(%partition, "no longer held back");
+            let since = self.ask(Request::Read((partition.clone(), position)));
+            self.fetcher.given_again(&partition, since);
+        }
+    }
+
+    fn is_held_back(&self, partition: &TopicPartition) -> bool {
+        let pausing = self.pausing.as_ref();
+        pausing.is_some_and(|pausing| pausing.holds(partition))
     }
 
     /// The sink refuses a record. Its writer has lost what it had not made durable, so everything behind that is read again,
@@ -557,9 +624,11 @@ impl SubtaskTask {
             return Ok(false);
         }
         for again in rewound.into_iter().filter(|rewound| rewound.read) {
-            self.ask(Request::Leave(again.partition.clone()));
-            let assignment = (again.partition.clone(), again.from.next_offset);
-            let since = self.ask(Request::Read(assignment));
+            let mut since = self.ask(Request::Leave(again.partition.clone()));
+            if !self.is_held_back(&again.partition) {
+                let assignment = (again.partition.clone(), again.from.next_offset);
+                since = self.ask(Request::Read(assignment));
+            }
             self.fetcher.given_again(&again.partition, since);
         }
         self.fetcher.refuse(refusal);
@@ -599,6 +668,7 @@ impl SubtaskTask {
         let admitted = self.fetcher.admit(batch, served, leave_out);
         let mut parked = admitted.parked;
         if !admitted.left_out.is_empty() {
+            self.view.enter(Activity::DeadLetters);
             match self.leave_out(batch, admitted.left_out).await {
                 Some(refused) => parked.extend(refused),
                 None => return Ok(()),
@@ -865,11 +935,6 @@ impl SubtaskTask {
             CrashPoint::SinkPrepared.reached();
         }
         self.view.set_sink_problem(None);
-        self.view.enter(if self.held.is_some() {
-            Activity::RateLimit
-        } else {
-            Activity::Idle
-        });
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,

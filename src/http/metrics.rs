@@ -9,9 +9,13 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use chrono::{DateTime, Utc};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, prometheus_text, text},
+    encoding::{
+        DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, prometheus_text,
+        text,
+    },
     metrics::{MetricType, counter::Counter, exemplar::Exemplar, family::Family},
     registry::Registry,
 };
@@ -19,7 +23,7 @@ use serde::Serialize;
 
 use super::{context::Context, extract::names, problem::Problem};
 use crate::{
-    model::{checkpoint::CheckpointPhases, code::Code},
+    model::{checkpoint::CheckpointPhases, code::Code, stages::StageTimes},
     service::{JobMetrics, PartitionMetrics, Service},
 };
 
@@ -288,7 +292,41 @@ impl Page<'_, '_> {
         )?;
         self.discoveries()?;
         self.crashes()?;
-        self.limits()
+        self.limits()?;
+        self.stages()?;
+        self.watermarks()
+    }
+
+    fn watermarks(&mut self) -> fmt::Result {
+        self.gauges(
+            "handover_watermark_timestamp_seconds",
+            "The job's watermark in seconds since 1970: no record at or before it is expected any more",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.and_then(|watermark| watermark.timestamp).map(seconds))
+            },
+        )?;
+        self.gauges(
+            "handover_watermark_idle_partitions",
+            "Partitions that have had nothing to read for the time that makes them idle",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.map(|watermark| count(watermark.idle_partitions)))
+            },
+        )?;
+        self.gauges(
+            "handover_watermark_paused_partitions",
+            "Partitions that are not read at the moment because their event time is too far ahead",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.map(|watermark| count(watermark.paused_partitions.len())))
+            },
+        )?;
+        self.counters(
+            "handover_late_records",
+            "Records of this run that were at or before the watermark when they were given to the sink",
+            |job| one(job.watermark.as_ref().map(|watermark| watermark.late_records)),
+        )
     }
 
     fn discoveries(&mut self) -> fmt::Result {
@@ -345,6 +383,19 @@ impl Page<'_, '_> {
         )
     }
 
+    fn stages(&mut self) -> fmt::Result {
+        self.counters(
+            "handover_stage_seconds",
+            "What the subtasks of this run spent their time on, all together; handover_wait is beside the others",
+            |job| {
+                let stages = job.stages.iter().flat_map(StageTimes::named);
+                stages
+                    .map(|(name, time)| (vec![("stage", name.to_owned())], time.as_secs_f64()))
+                    .collect()
+            },
+        )
+    }
+
     fn partitions(&mut self) -> fmt::Result {
         self.gauges(
             "handover_offset",
@@ -362,6 +413,17 @@ impl Page<'_, '_> {
                         .collect()
                 };
                 job.partitions.iter().flat_map(lags).collect()
+            },
+        )?;
+        self.gauges(
+            "handover_partition_watermark_timestamp_seconds",
+            "The watermark of each partition in seconds since 1970",
+            |job| {
+                let of = |partition: &PartitionMetrics| {
+                    let timestamp = partition.watermark.as_ref()?.timestamp?;
+                    Some((names_of(partition), seconds(timestamp)))
+                };
+                job.partitions.iter().filter_map(of).collect()
             },
         )
     }
@@ -385,11 +447,11 @@ impl Page<'_, '_> {
         Ok(())
     }
 
-    fn counters(
+    fn counters<V: EncodeCounterValue>(
         &mut self,
         name: &str,
         help: &str,
-        series: impl Fn(&JobMetrics) -> Vec<(Labels, u64)>,
+        series: impl Fn(&JobMetrics) -> Vec<(Labels, V)>,
     ) -> fmt::Result {
         const NO_EXEMPLAR: Option<&Exemplar<Vec<(String, String)>, f64>> = None;
         let mut metric = self
@@ -411,12 +473,25 @@ fn with_job(job: &JobMetrics, mut labels: Labels) -> Labels {
     labels
 }
 
-fn labels_of(partition: &PartitionMetrics, name: &'static str, value: &'static str) -> Labels {
+fn names_of(partition: &PartitionMetrics) -> Labels {
     vec![
         ("topic", partition.partition.topic.to_string()),
         ("partition", partition.partition.partition.to_string()),
-        (name, value.to_owned()),
     ]
+}
+
+fn labels_of(partition: &PartitionMetrics, name: &'static str, value: &'static str) -> Labels {
+    let mut labels = names_of(partition);
+    labels.push((name, value.to_owned()));
+    labels
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of the time stamps that are taken stay below 2^53"
+)]
+fn seconds(at: DateTime<Utc>) -> f64 {
+    at.timestamp_millis() as f64 / 1_000.0
 }
 
 fn partition_offsets(partition: &PartitionMetrics) -> Vec<(Labels, i64)> {
@@ -529,6 +604,7 @@ mod tests {
                     checkpoint: Some(40),
                     ..PartitionLag::default()
                 },
+                watermark: None,
             }],
             last_checkpoint_at: None,
             last_checkpoint_phases: Some(CheckpointPhases {
@@ -549,6 +625,8 @@ mod tests {
             restarts_in_loop: 0,
             limits: None,
             throttled_for: None,
+            watermark: None,
+            stages: None,
         }
     }
 
@@ -576,6 +654,9 @@ mod tests {
             "handover_records_total{",
             "handover_limit_records_per_second{",
             "handover_throttled_seconds{",
+            "handover_watermark_timestamp_seconds{",
+            "handover_late_records_total{",
+            "handover_stage_seconds_total{",
             "NaN",
             "kind=\"position\"",
         ] {

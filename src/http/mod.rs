@@ -22,6 +22,7 @@ mod context;
 mod csv;
 mod delete_job;
 mod documentation;
+mod events;
 mod extract;
 mod health;
 mod jobs;
@@ -122,6 +123,7 @@ where
         ))
         .routes(routes!(checkpoints::get_checkpoint))
         .routes(routes!(attempts::list_attempts))
+        .routes(routes!(events::list_events))
         .routes(routes!(offsets::inspect_offsets))
         .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))

@@ -448,6 +448,7 @@ fn the_operations_have_the_names_that_users_know() {
         "lookAtRecords",
         "triggerCheckpoint",
         "listAttempts",
+        "listEvents",
         "listCheckpoints",
         "getCheckpoint",
         "inspectOffsets",

@@ -19,6 +19,7 @@ use super::{
     startup_mode::StartupMode,
     stop_at::StopAt,
     topic_pattern::TopicPattern,
+    watermark::WatermarkSpec,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -58,6 +59,9 @@ pub struct JobSpec {
     #[serde(default)]
     #[schema(required = true)]
     pub limits: LimitsSpec,
+    /// How its watermark is made; without one it keeps no event time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<WatermarkSpec>,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -282,6 +286,10 @@ impl JobSpec {
         let limits = reader
             .object("limits")
             .map_or_else(LimitsSpec::default, LimitsSpec::read);
+        let format = source.as_ref().map(|source| source.format);
+        let watermark = reader
+            .object("watermark")
+            .and_then(|watermark| WatermarkSpec::read(watermark, format));
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -315,6 +323,7 @@ impl JobSpec {
             errors,
             restart,
             limits,
+            watermark,
             sink: sink?,
         })
     }
@@ -540,8 +549,9 @@ pub struct SpecChange {
 }
 
 impl JobSpec {
-    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
-    /// change while running, the rest at the next start. (What only a start reads is not compared: the run does not differ.)
+    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits, partition discovery and
+    /// the policies for positions change while running, the rest at the next start. (What only a start reads is not compared:
+    /// the run does not differ.)
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
         let mut pending_fields = Vec::new();
@@ -568,14 +578,6 @@ impl JobSpec {
             "source.commit_interval",
             new.commit_interval != old.commit_interval,
         );
-        compare(
-            "source.on_out_of_range",
-            new.on_out_of_range != old.on_out_of_range,
-        );
-        compare(
-            "source.on_topic_recreated",
-            new.on_topic_recreated != old.on_topic_recreated,
-        );
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         // Its length counts at once; whether there are checkpoints at all is decided by a start.
@@ -591,6 +593,7 @@ impl JobSpec {
         );
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
+        compare("watermark", self.watermark != running.watermark);
         compare("sink", self.sink != running.sink);
         SpecChange { pending_fields }
     }
@@ -601,6 +604,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::watermark::{TimestampSource, WatermarkStrategy};
 
     fn job() -> JobName {
         JobName::new("orders").unwrap()
@@ -651,7 +655,7 @@ mod tests {
             "/checkpoint/interval",
             "/checkpoint/timeout",
             "/sink/format",
-            "/watermark",
+            "/watermark/strategy",
         ] {
             assert!(
                 pointers.contains(&expected),
@@ -692,7 +696,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_takes_labels_timing_strategy_and_limits_at_once() {
+    fn a_running_job_takes_labels_timing_strategy_limits_and_policies_at_once() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
             "startup_mode": {"mode": "earliest"},
@@ -704,6 +708,8 @@ mod tests {
         changed.checkpoint.interval = Some(HumanDuration::from_secs(5));
         changed.restart = RestartStrategy::None;
         changed.limits.records_per_s = Some(5);
+        changed.source.on_out_of_range = PositionPolicy::Earliest;
+        changed.source.on_topic_recreated = PositionPolicy::Latest;
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.checkpoint.interval = None;
         assert_eq!(
@@ -713,9 +719,16 @@ mod tests {
         changed.checkpoint.interval = Some(HumanDuration::from_secs(5));
         changed.parallelism = 2;
         changed.source.topics.push("more".into());
+        changed.watermark = Some(WatermarkSpec {
+            strategy: WatermarkStrategy::Monotonous,
+            max_delay: None,
+            idle_after: None,
+            timestamp: TimestampSource::Record,
+            alignment: None,
+        });
         assert_eq!(
             changed.change_from(&running).pending_fields,
-            ["source.topics", "parallelism"]
+            ["source.topics", "parallelism", "watermark"]
         );
     }
 }

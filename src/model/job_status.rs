@@ -19,7 +19,9 @@ use super::{
     parked::ParkedPartition,
     record::ConsumerRecord,
     resolver::StartReason,
+    stages::RunStages,
     topic::TopicPartition,
+    watermark::{JobWatermark, PartitionWatermark},
 };
 
 /// What a job's engine shows while it runs. Published as a whole; readers see the newest.
@@ -47,6 +49,8 @@ pub struct JobStatus {
     pub throttled: bool,
     /// How long subtasks were held back in this run, all together.
     pub throttled_for: Duration,
+    /// Where the time of its subtasks goes.
+    pub stages: Arc<RunStages>,
     /// The newest completed checkpoint; `None` in a job without checkpoints.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.
@@ -67,6 +71,8 @@ pub struct JobStatus {
     pub bad_records: BadRecordCounters,
     /// Positions in this run that their logs did not hold and that were moved as the spec says.
     pub positions_moved: u64,
+    /// How far event time has come; `None` for a job that keeps none.
+    pub watermark: Option<JobWatermark>,
     /// The newest things for the history that no other member shows.
     pub notes: Arc<VecDeque<StatusNote>>,
 }
@@ -102,6 +108,8 @@ pub struct LivePartition {
     pub stop_offset: Option<Offset>,
     /// Why the run began to read it where it did; `None` while it waits for its first position.
     pub reason: Option<StartReason>,
+    /// How far its event time has come; `None` for a job that keeps none.
+    pub watermark: Option<PartitionWatermark>,
 }
 
 /// What a run shows of its looks at the brokers' metadata.

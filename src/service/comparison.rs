@@ -237,6 +237,7 @@ impl Comparison<'_> {
                 &flags,
             ),
             retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
+            watermark: live.and_then(|live| live.watermark.clone()),
             parked: None,
             flags,
         }
@@ -874,6 +875,7 @@ mod tests {
                 position: Offset::new(position),
                 stop_offset: None,
                 reason: None,
+                watermark: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };

@@ -8,6 +8,7 @@ use crate::{
     engine::error::{ErrorClass, KafkaError, SinkError, StoreError},
     model::{
         code::Code, field_error::FieldError, ids::JobName, operation::Operation, resolver::Blocker,
+        views::NextStep,
     },
 };
 
@@ -35,6 +36,8 @@ pub struct ServiceError {
     pub choices: Vec<Value>,
     /// What stands against a start.
     pub blockers: Vec<Blocker>,
+    /// Whole lines to copy, one for each way out.
+    pub next: Vec<NextStep>,
     /// The operation that is in the way.
     pub operation: Option<Box<Operation>>,
     /// How soon the same call may succeed without anybody changing anything; `None` if it cannot.
@@ -57,6 +60,7 @@ impl ServiceError {
             errors: Vec::new(),
             choices: Vec::new(),
             blockers: Vec::new(),
+            next: Vec::new(),
             operation: None,
             retry_after,
         }
@@ -94,6 +98,13 @@ impl ServiceError {
     #[must_use]
     pub fn blockers(mut self, blockers: Vec<Blocker>) -> Self {
         self.blockers = blockers;
+        self
+    }
+
+    /// Adds lines to copy.
+    #[must_use]
+    pub fn next(mut self, next: Vec<NextStep>) -> Self {
+        self.next = next;
         self
     }
 
@@ -160,6 +171,9 @@ impl ServiceError {
         }
         if !self.blockers.is_empty() {
             add("blockers", json!(self.blockers));
+        }
+        if !self.next.is_empty() {
+            add("next", json!(self.next));
         }
         problem
     }

@@ -9,6 +9,7 @@ mod core;
 mod dead_letters;
 mod deletions;
 pub mod error;
+mod events;
 mod job_task;
 mod jobs;
 mod lease_keeper;
@@ -27,6 +28,7 @@ mod simulation;
 mod sink_progress;
 mod skip;
 mod specs;
+mod stages;
 mod start_plans;
 mod startup_mode;
 mod stop_reports;
@@ -42,9 +44,9 @@ pub use self::{
     core::Settings,
     error::{Result, ServiceError},
     queries::{
-        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics,
-        JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, RecordsQuery, SpecPrecondition,
+        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, EventQuery, JobFilter,
+        JobMetrics, JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics,
+        Readiness, ReadinessCheck, RecordsQuery, SpecPrecondition,
     },
 };
 use self::{core::Core, lease_keeper::InstanceLock};
@@ -57,9 +59,9 @@ use crate::model::{
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        AttemptList, CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView,
-        OperationList, RecordsView, ResetReport, SkipReport, SpecApplied, StartPlanView,
-        StartupModeView,
+        AttemptList, CheckpointList, CheckpointView, DeleteReport, EventList, JobList, JobView,
+        OffsetsView, OperationList, RecordsView, ResetReport, SkipReport, SpecApplied,
+        StartPlanView, StartupModeView,
     },
 };
 use crate::{
@@ -385,6 +387,14 @@ impl Service {
     /// `job-not-found`, `invalid-cursor`, `store-unreachable`.
     pub async fn attempts(&self, job: &JobName, query: &AttemptQuery) -> Result<AttemptList> {
         self.find_attempts(job, query).await
+    }
+
+    /// Lists what happened to a job, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `invalid-request` for a kind that does not exist, `store-unreachable`.
+    pub async fn events(&self, job: &JobName, query: &EventQuery) -> Result<EventList> {
+        self.find_events(job, query).await
     }
 
     /// Lists checkpoints, newest first.

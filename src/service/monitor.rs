@@ -26,7 +26,7 @@ use crate::{
         health::{HealthSample, PartitionSample},
         job::{Isolation, JobSpec},
         job_state::JobState,
-        offset::Offset,
+        offset::{Offset, PartitionOffsets},
         sink_spec::SinkSpec,
         topic::TopicPartition,
         views::SourceStatus,
@@ -117,6 +117,9 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
                         .retain(|partition, _| !status.parked.contains_key(partition));
                 }
                 let sample = sample(&spec, &live, &brokers, now);
+                if let Some(run) = &facts.run {
+                    run.saw_log_ends(readable_ends(&sample));
+                }
                 facts.window.add(sample);
             }
             facts.doubt_topics(&brokers);
@@ -274,6 +277,7 @@ fn sample(
                 Some(bounds) => Some(up_to(bounds.latest)),
                 None => None,
             },
+            held_back: live.watermark.as_ref().is_some_and(|one| one.paused),
         };
         (partition.clone(), sample)
     });
@@ -281,6 +285,13 @@ fn sample(
         at,
         partitions: partitions.collect(),
     }
+}
+
+fn readable_ends(sample: &HealthSample) -> PartitionOffsets {
+    let partitions = sample.partitions.iter();
+    let ends =
+        partitions.filter_map(|(partition, seen)| Some((partition.clone(), seen.readable_end?)));
+    ends.collect()
 }
 
 /// Reads the newest checkpoint from the store, if the run says that there is a newer one or none was read yet.
@@ -434,6 +445,7 @@ mod tests {
                     position: Offset::new(4),
                     stop_offset: None,
                     reason: None,
+                    watermark: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

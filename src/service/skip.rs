@@ -23,7 +23,7 @@ use crate::{
         job_status::FailedRecord,
         offset::Offset,
         operation::OperationKind,
-        resolver::ResolvedStart,
+        resolver::{Parking, ResolvedStart},
         skip::{SkipRequest, SkipVerdict, judge},
         start::StartRequest,
         views::SkipReport,
@@ -54,9 +54,10 @@ pub(crate) fn position_in(
 ) -> Result<Option<Offset>> {
     let partition = request.topic_partition();
     resolved
-        .read_partitions()
-        .find(|planned| planned.topic_partition() == partition)
-        .map(|planned| planned.start_at)
+        .partitions
+        .iter()
+        .find(|planned| planned.exists() && planned.topic_partition() == partition)
+        .map(|planned| planned.start_at.or(planned.kept))
         .ok_or_else(|| {
             ServiceError::new(
                 Code::UnknownPartition,
@@ -258,6 +259,8 @@ impl Service {
                 intent: &intent,
                 state: &state,
                 sink: &progress,
+                // What stands against other partitions is no matter of this one.
+                parking: Parking::of(row.spec.errors.block, &row.parked, true),
             };
             let facts = gather(&*cluster, &question, core.now()).await?;
             Ok::<_, ServiceError>(question.resolve(&facts))
@@ -275,7 +278,10 @@ impl Service {
             .and_then(|resolved| resolved)
             .map_err(|error| error.job(name))?;
         if !resolved.blockers.is_empty() {
-            return Err(super::job_task::start_blocked(&row, &resolved));
+            let request = StartRequest::auto();
+            return Err(super::job_task::start_blocked(
+                core, &row, &resolved, &request, false,
+            ));
         }
         let stands_at = position_in(&resolved, request).map_err(|error| error.job(name))?;
         match judge(request, stands_at, &failed_at(&row)) {

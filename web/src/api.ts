@@ -113,6 +113,24 @@ export interface Limits {
   throttled?: boolean | null;
 }
 
+/** Shares of the time of the last minute. All but `handover_wait` add up to 1. */
+export type StageShares = Partial<Record<string, number>>;
+
+export interface Stages {
+  since: string;
+  window_ms: number;
+  shares: StageShares | null;
+}
+
+/** What holds a job back; `kind` is `null` while that is not known. */
+export interface Bottleneck {
+  kind: string | null;
+  subtask?: number | null;
+  summary: string;
+  hint?: string | null;
+  next?: NextStep[];
+}
+
 /** One run of a job; `ended_at` and `outcome` are `null` while it runs. */
 export interface Attempt {
   attempt: number;
@@ -129,6 +147,31 @@ export interface Attempt {
 
 export interface AttemptPage {
   items: Attempt[];
+  next?: string | null;
+}
+
+/** How far event time has come; only of a job that keeps it. `null` where it is not known yet, or the job does not run. */
+export interface Watermark {
+  timestamp: string | null;
+  lag_ms?: number | null;
+  idle?: boolean | null;
+  held_by?: { topic: string; partition: number } | null;
+  idle_partitions?: number | null;
+  paused_partitions?: { topic: string; partition: number }[];
+  late_records?: number | null;
+}
+
+/** One entry of a job's history. */
+export interface HistoryEvent {
+  id: number;
+  at: string;
+  kind: string;
+  actor: string;
+  details?: unknown;
+}
+
+export interface EventPage {
+  items: HistoryEvent[];
   next?: string | null;
 }
 
@@ -151,6 +194,9 @@ export interface JobView extends JobItem {
   discovery?: Discovery | null;
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
+  watermark?: Watermark | null;
+  stages?: Stages | null;
+  bottleneck?: Bottleneck | null;
   warnings?: Reason[];
   bounded?: Bounded | null;
 }
@@ -272,6 +318,7 @@ export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
   attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
+  events: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/events?limit=20`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

@@ -57,6 +57,12 @@ export function utcTime(ms: number): string {
   return `${new Date(ms).toISOString().slice(11, 19)}Z`;
 }
 
+/** A share of 1: "83 %", "0.4 %", "0 %". */
+export function percent(share: number): string {
+  const value = share * 100;
+  return `${value > 0 && value < 1 ? value.toFixed(1) : Math.round(value)} %`;
+}
+
 /** "in-progress" and "group_committed" read as words. */
 export function words(code: string): string {
   return code.replace(/[-_]/g, ' ');

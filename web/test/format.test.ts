@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest';
-import { ago, count, digitGroups, duration, isExact, plain, utc, utcTime } from '../src/format';
+import { ago, count, digitGroups, duration, isExact, percent, plain, utc, utcTime } from '../src/format';
 
 describe('numbers', () => {
   it('groups digits by three from the right', () => {
@@ -38,6 +38,15 @@ describe('numbers', () => {
   it('counts things', () => {
     expect(count(1, 'job')).toBe('1 job');
     expect(count(0, 'job')).toBe('0 jobs');
+  });
+});
+
+describe('shares', () => {
+  it('that are small are not said to be nothing', () => {
+    expect(percent(0)).toBe('0 %');
+    expect(percent(0.004)).toBe('0.4 %');
+    expect(percent(0.826)).toBe('83 %');
+    expect(percent(1)).toBe('100 %');
   });
 });
 

@@ -99,9 +99,15 @@ impl JobTask {
             let actions = self.coordinator.begin_due(now);
             return self.carry_out(actions);
         }
-        self.coordinator.skipped(now);
         let commit_is_open = self.commits.counters.last_error.is_some();
-        if self.confirmed.elapsed() < CONFIRM_PERIOD && !commit_is_open {
+        let is_old = self.confirmed.elapsed() >= CONFIRM_PERIOD || commit_is_open;
+        if is_old && self.keeps_none() {
+            // Nothing but the group says where the next start begins: a former owner must not even repeat what it said.
+            let actions = self.coordinator.begin_due(now);
+            return self.carry_out(actions);
+        }
+        self.coordinator.skipped(now);
+        if !is_old {
             return;
         }
         self.confirmed = now;

@@ -13,9 +13,16 @@ mod notes;
 mod observation;
 mod out_of_range;
 mod parking;
+mod stages;
 mod store_writes;
+mod watermarks;
 
-use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
@@ -38,6 +45,7 @@ use super::{
     pending_positions::{LookedUp, PendingPositions},
     ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
     rate_limit::RateLimit,
+    stages::StageLog,
     subtask::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
@@ -57,9 +65,10 @@ use crate::model::{
         BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
         LivePartition, Waiting,
     },
-    offset::PartitionOffsets,
+    offset::{Offset, PartitionOffsets},
     parked::ParkedPartition,
     resolver::{Blocker, LogBounds, SinkPosition, StartReason},
+    stages::RunStages,
     start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
@@ -91,6 +100,8 @@ struct Subtask {
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
+    /// Partitions that are to be held back; `None` without alignment.
+    paused: Option<watch::Sender<Arc<BTreeSet<TopicPartition>>>>,
 }
 
 /// What the job task keeps of a partition.
@@ -103,6 +114,8 @@ struct Partition {
     /// Whether the checkpoints have it before it has a position, so that the next start decides that by the startup mode, too.
     by_mode: bool,
     live: Option<Arc<LivePosition>>,
+    /// Up to where its log could be read when somebody measured that last.
+    seen_end: Option<Offset>,
 }
 
 /// A stop under way: an asked one, or that of a run which fails at a record.
@@ -151,6 +164,7 @@ enum Background {
     LookedUp(Result<LookedUp, KafkaError>),
     Discovered(Result<Vec<TopicDescription>, KafkaError>),
     Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
+    ReadableEnds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -159,6 +173,13 @@ pub(super) struct JobTask {
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
     limit: Arc<RateLimit>,
+    /// Of a job that keeps event time.
+    event_time: Option<watermarks::JobEventTime>,
+    stage_log: StageLog,
+    /// What is shown of it.
+    stages: Arc<RunStages>,
+    /// The ends of logs that count from the next look at the time on.
+    newly_seen_ends: Option<Arc<PartitionOffsets>>,
     cancel: CancellationToken,
     tasks: JoinSet<(u32, Result<(), JobError>)>,
     background: JoinSet<Background>,
@@ -241,6 +262,7 @@ impl JobTask {
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
                     reason: run.reasons.get(partition).copied(),
+                    watermark: None,
                 },
             )
         });
@@ -256,6 +278,7 @@ impl JobTask {
             limits: run.spec.limits,
             throttled: false,
             throttled_for: Duration::ZERO,
+            stages: Arc::new(RunStages::new(now)),
             last_checkpoint: (!run.spec.checkpointing().is_off())
                 .then(|| start_summary(&run.start)),
             in_progress: None,
@@ -268,6 +291,7 @@ impl JobTask {
             notes: Arc::default(),
             bad_records: BadRecordCounters::default(),
             positions_moved: 0,
+            watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
         }
     }
 
@@ -284,6 +308,7 @@ impl JobTask {
             ..run
         };
         let mut job = Self::new(run, threads, status);
+        job.tell_parked_at_start();
         if let Err(error) = job.open_subtasks(&events_sender) {
             job.end = Some(JobEnd::Failed(error));
         }
@@ -331,6 +356,7 @@ impl JobTask {
                 reason: run.reasons.get(&partition).copied(),
                 by_mode: true,
                 live: position.next_offset.map(LivePosition::at),
+                seen_end: None,
             };
             (partition, state)
         });
@@ -343,20 +369,24 @@ impl JobTask {
             discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
             looked_at: None,
             discovered: 0,
-            replaced: BTreeMap::new(),
+            replaced: discovery::replaced_at_start(&run),
             look_up_now: false,
             leaderless: Vec::new(),
             against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
+            event_time: watermarks::JobEventTime::of(&run.spec),
+            stage_log: StageLog::new(subtasks as usize, now),
+            stages: Arc::new(RunStages::new(run.clock.now())),
+            newly_seen_ends: None,
             cancel: CancellationToken::new(),
             tasks: JoinSet::new(),
             background: JoinSet::new(),
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::new(discovery::gone_at_start(&run)),
+            parked: Arc::new(discovery::parked_at_start(&run)),
             notes: notes::Notes::default(),
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
@@ -452,6 +482,10 @@ impl JobTask {
         if let Some(ends) = &self.run.ends {
             fetcher.end_at(ends.clone());
         }
+        let (pausing, paused) = self.pausing();
+        if let Some(event_time) = &self.event_time {
+            fetcher.keep_event_time(event_time.for_subtask());
+        }
         let (assignments, begin) = self.beginnings(subtask, &mut fetcher);
         let asked = assignments.len() as u64;
         batches.assign(assignments);
@@ -463,6 +497,7 @@ impl JobTask {
             consumer,
             producer,
             reachability.clone(),
+            Arc::clone(&view.blocked),
         )
         .map_err(|error| JobError::Panicked {
             part: thread_name,
@@ -495,6 +530,7 @@ impl JobTask {
             limit: Arc::clone(&self.limit),
             held: None,
             has_output: false,
+            pausing,
             clock: Arc::clone(&self.run.clock),
             job: self.run.name.clone(),
             bad_records: self.bad_records(),
@@ -517,6 +553,7 @@ impl JobTask {
             view,
             reachability,
             thread_ended,
+            paused,
         });
         Ok(())
     }
@@ -597,7 +634,12 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_) | Background::Bounds(_) | Background::Discovered(_))
+                Ok(
+                    Background::LookedUp(_)
+                    | Background::Bounds(_)
+                    | Background::ReadableEnds(_)
+                    | Background::Discovered(_),
+                )
                 | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
@@ -745,6 +787,11 @@ impl JobTask {
                 self.limit.change(limits);
                 self.publish();
             }
+            Some(Command::SetPolicies {
+                on_out_of_range,
+                on_topic_recreated,
+            }) => self.set_policies(on_out_of_range, on_topic_recreated),
+            Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
@@ -1019,6 +1066,7 @@ impl JobTask {
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
+            Ok(Background::ReadableEnds(outcome)) => self.on_readable_ends(outcome),
             Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Background, JobTask};
+use super::{Background, JobTask, watermarks};
 use crate::{
     engine::{
         error::KafkaError,
@@ -35,6 +35,7 @@ const THIN_PERIOD: Duration = Duration::from_secs(60);
 
 impl JobTask {
     pub(super) fn on_tick(&mut self) {
+        self.account_time();
         let kafka_problem = self
             .subtasks
             .iter()
@@ -45,6 +46,7 @@ impl JobTask {
         self.ask_bounds();
         self.tell_left_out();
         self.watch_ends();
+        self.watch_event_time();
         let sink_problem = self
             .subtasks
             .iter()
@@ -165,6 +167,7 @@ impl JobTask {
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
                     reason: state.reason.filter(|_| position.is_some()),
+                    watermark: self.watermark_of(partition),
                 },
             )
         });
@@ -191,6 +194,7 @@ impl JobTask {
                 .iter()
                 .any(|subtask| subtask.view.activity() == Activity::RateLimit),
             throttled_for: self.limit.waited(),
+            stages: Arc::clone(&self.stages),
             last_checkpoint: self.if_kept(&self.last).cloned(),
             in_progress: self
                 .attempt
@@ -226,6 +230,10 @@ impl JobTask {
                 dead_lettered: sum(|counters| &counters.dead_lettered),
             },
             positions_moved: self.moved,
+            watermark: self
+                .event_time
+                .as_ref()
+                .map(watermarks::JobEventTime::shown),
         };
         self.status.send_replace(Arc::new(status));
     }

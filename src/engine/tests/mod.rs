@@ -14,8 +14,10 @@ mod limits;
 mod parking;
 mod records;
 mod sink;
+mod stages;
 mod stops;
 mod store;
+mod watermarks;
 mod without_checkpoints;
 
 use std::{
@@ -47,6 +49,7 @@ use crate::model::{
     start::StopCheckpoint,
     subtask::owner,
     views::CheckpointReport,
+    watermark::WatermarkSpec,
 };
 use cluster::Cluster;
 use letters::Letters;
@@ -117,6 +120,7 @@ struct Setup {
     reasons: BTreeMap<i32, StartReason>,
     source: fn(&mut SourceSpec),
     limits: LimitsSpec,
+    watermark: Option<WatermarkSpec>,
 }
 
 impl Default for Setup {
@@ -132,6 +136,7 @@ impl Default for Setup {
             reasons: BTreeMap::new(),
             source: |_| {},
             limits: LimitsSpec::default(),
+            watermark: None,
         }
     }
 }
@@ -216,6 +221,7 @@ impl World {
             spec.source.commit_to_group = CommitToGroup::Periodic;
             spec.source.commit_interval = Some(HumanDuration(setup.commit_every));
         }
+        spec.watermark = setup.watermark;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
@@ -255,6 +261,7 @@ impl World {
                 .into_iter()
                 .map(|(number, reason)| (partition(number), reason))
                 .collect(),
+            parked: BTreeMap::new(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),

@@ -5,19 +5,22 @@
 mod attempt;
 mod checkpoint;
 mod deletion;
+mod event;
 mod job;
 mod offsets;
 mod plan;
 mod records;
 mod reset;
 mod skip;
+mod stages;
 
 pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
+pub use event::EventList;
 pub use job::{
     BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
-    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
+    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView, WatermarkView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,
@@ -27,3 +30,4 @@ pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartRepor
 pub use records::{RecordView, RecordsView};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};
+pub use stages::{BottleneckView, StagesView, SubtaskStages};

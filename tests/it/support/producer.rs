@@ -55,6 +55,19 @@ impl Producer {
         Self::with(kafka, None)
     }
 
+    /// One with a property of the client set.
+    pub(crate) fn tuned(kafka: &Kafka, property: &str, value: &str) -> Self {
+        let mut config = kafka.config();
+        config.set(property, value);
+        let inner = config
+            .create_with_context(Deliveries::default())
+            .expect("a producer");
+        Self {
+            inner,
+            sent: AtomicU64::new(0),
+        }
+    }
+
     fn with(kafka: &Kafka, transactional_id: Option<&str>) -> Self {
         // A broker may be away for a while.
         Self::patient(kafka, transactional_id, Duration::from_secs(120))
