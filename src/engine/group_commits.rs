@@ -24,6 +24,9 @@ use crate::model::{
 /// How long a commit may take. The first one of a client also looks for the coordinator.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Stands in the place of the checkpoint's number in the note of a periodic commit.
+pub const PERIODIC_NOTE: &str = "periodic";
+
 /// A commit to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PendingCommit {
@@ -104,6 +107,12 @@ impl GroupCommits {
         (report, next)
     }
 
+    /// A commit that was due could not be made: the sink did not get everything durable.
+    pub(super) fn gave_up(&mut self, why: &str) {
+        self.counters.failed += 1;
+        self.counters.last_error = Some(format!("nothing was sent: {why}"));
+    }
+
     /// Whether a commit is in flight or waits.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.is_some()
@@ -118,6 +127,11 @@ impl GroupCommits {
 /// The note beside each committed offset: by it the offsets view tells this job's commits from others'.
 pub(super) fn note(install: InstallId, job: &JobName, id: CheckpointId) -> String {
     format!("handover:{}:{job}:{id}", install.short())
+}
+
+/// The same of a job without checkpoints, whose commits have no number.
+pub(super) fn periodic_note(install: InstallId, job: &JobName) -> String {
+    format!("handover:{}:{job}:{PERIODIC_NOTE}", install.short())
 }
 
 /// Sends a commit, unless the lease may have run out by now: the group has no fence, and the next owner may have told it a

@@ -8,6 +8,7 @@
 pub mod attempt;
 pub mod checkpoint;
 pub mod code;
+pub mod commit_mode;
 pub mod deletion;
 pub mod duration;
 pub mod errors_spec;

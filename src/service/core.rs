@@ -18,7 +18,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    comparison::{BrokerPartition, CheckpointFacts, SinkHolds},
+    comparison::{BrokerPartition, CheckpointFacts, CheckpointSource, SinkHolds},
     connections::{Clusters, CurrentClusters},
     error::{Result, ServiceError},
     next_steps::RefusedStart,
@@ -480,6 +480,18 @@ impl JobFacts {
         let run = self.bounded.as_ref()?;
         let is_meant = self.spec().source.stop_at.as_ref() == Some(&run.stop_at);
         is_meant.then_some(&run.ends)
+    }
+
+    /// The newest checkpoint, as far as it counts: a job that takes none has none, whatever is kept of an earlier time.
+    pub(crate) fn newest_checkpoint(&self) -> CheckpointSource<'_> {
+        if self.spec().checkpointing().is_off() {
+            return CheckpointSource::Absent;
+        }
+        match &self.checkpoint.value {
+            Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
+            Some(None) => CheckpointSource::Absent,
+            None => CheckpointSource::Unknown,
+        }
     }
 
     /// What the job waits for: its start, or its run.

@@ -34,6 +34,7 @@ mod start_plans;
 mod startup_mode;
 mod stop_reports;
 mod supervisor;
+mod without_checkpoints;
 
 use std::{sync::Arc, time::Duration};
 

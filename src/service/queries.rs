@@ -290,8 +290,8 @@ pub struct JobMetrics {
     pub last_checkpoint_at: Option<f64>,
     /// What the phases of the newest completed checkpoint took.
     pub last_checkpoint_phases: Option<CheckpointPhases>,
-    /// Checkpoints completed since this server started.
-    pub checkpoints_completed: u64,
+    /// Checkpoints completed since this server started; `None` for a job that takes none.
+    pub checkpoints_completed: Option<u64>,
     /// Attempts that failed since this server started, by code.
     pub checkpoint_failures: BTreeMap<String, u64>,
     /// Commits to the group in this run; `None` when it does not run.

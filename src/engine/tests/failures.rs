@@ -1,7 +1,7 @@
 //! How a run ends on its own, and what it tells of it.
 
 use super::{
-    cluster::{Part, Scripted},
+    cluster::{Commits, Part, Scripted},
     sink::{Does, Step},
     store::{Answers, Call},
     *,
@@ -349,4 +349,25 @@ async fn a_cluster_that_is_away_is_shown_and_waited_for() {
     world.cluster.set_answers(true);
     until_status(&job, "it is back", |status| status.waiting.is_empty()).await;
     stop(&job, StopCheckpoint::Required).await;
+}
+
+/// FLINK-13226: a failure that meets a commit under way ends the run; nothing of it waits for the commit's answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_during_a_commit_ends_the_run() {
+    let world = World::new();
+    world.cluster.set_commits(Commits::Unanswered);
+    let job = world.start(Setup::default());
+    world.cluster.deliver(0, 0..=4);
+    world.until_written(5).await;
+    let waits = trigger(&job, None);
+    world
+        .until("a commit under way", || world.cluster.commits_begun() == 1)
+        .await;
+    world.sink.set(Step::Write, Does::Refuse);
+    world.cluster.deliver(0, 5..=9);
+    assert!(matches!(failure(&job).await, JobError::Sink(_)));
+    // Who waited for the checkpoint is answered: it stands, whatever becomes of its commit.
+    let report = waits.await.unwrap();
+    assert_eq!(report.status, "completed");
+    assert_eq!(offsets_of(&world.store.newest()), BTreeMap::from([(0, 5)]));
 }
