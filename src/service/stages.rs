@@ -139,6 +139,9 @@ impl Advice<'_> {
                 }
                 SinkSpec::Blackhole => "Raise parallelism.",
             },
+            BottleneckKind::Checkpoint if self.spec.checkpointing().is_off() => {
+                "Raise source.commit_interval: each commit waits until the sink has made everything durable, and no records are taken meanwhile."
+            }
             BottleneckKind::Checkpoint => {
                 "Raise checkpoint.interval: each checkpoint waits until the sink has made everything durable, and takes no records meanwhile. If the time that one takes (last_checkpoint, phases) grows with it, the sink is too slow and not the checkpoints too many."
             }
@@ -164,6 +167,9 @@ impl Advice<'_> {
                 SinkSpec::Log { .. } => vec!["/sink"],
                 SinkSpec::Blackhole => vec!["/parallelism"],
             },
+            BottleneckKind::Checkpoint if self.spec.checkpointing().is_off() => {
+                vec!["/source/commit_interval"]
+            }
             BottleneckKind::Checkpoint => vec!["/checkpoint/interval"],
             BottleneckKind::RateLimit => [
                 ("/limits/records_per_s", limits.records_per_s),
@@ -214,7 +220,11 @@ impl Advice<'_> {
     }
 
     fn longer_interval(&self) -> Vec<NextStep> {
-        let now = self.spec.checkpoint.interval.0;
+        let Some(now) = self.spec.checkpoint.interval else {
+            // What a longer one of the commits costs depends on the startup mode; the hint names the setting.
+            return Vec::new();
+        };
+        let now = now.0;
         let longer = (now * 4).min(LONGEST_INTERVAL);
         if longer <= now {
             return Vec::new();

@@ -38,12 +38,13 @@ impl JobTask {
         }
     }
 
-    /// Whether there is something to read that was there at the last look already. What is parked is not waited for.
+    /// Whether there is something to read that was there at the last look already. What is parked, or held back because it is
+    /// ahead of the others, is not waited for.
     fn has_unread(&self, partition: &TopicPartition, state: &Partition) -> bool {
         let position = state.live.as_ref().and_then(|live| live.get());
         let is_below = position
             .zip(state.seen_end)
             .is_some_and(|(at, end)| at < end);
-        is_below && !self.parked.contains_key(partition)
+        is_below && !self.parked.contains_key(partition) && !self.is_held_back(partition)
     }
 }

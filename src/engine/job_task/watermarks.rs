@@ -15,7 +15,7 @@ use super::{Background, JobTask};
 use crate::{
     engine::{
         error::{ErrorClass, KafkaError},
-        subtask::Intake,
+        subtask::{Activity, Intake},
         watermarks::{
             EventTime, EventTimes, PartitionSeen, Pausing, SharedWatermark, Standing, SubtaskSeen,
             Watermarks,
@@ -172,7 +172,10 @@ impl JobTask {
             open: *subtask.intake.borrow() == Intake::Open
                 && subtask.reachability.problem().is_none()
                 && subtask.view.sink_problem().is_none(),
-            waits_for_sink: subtask.view.activity().waits_for_sink(),
+            waits_for_sink: {
+                let activity = subtask.view.activity();
+                activity.waits_for_sink() || activity == Activity::DeadLetters
+            },
             records: subtask
                 .view
                 .counters
@@ -210,6 +213,12 @@ impl JobTask {
             None if position.is_none() => Standing::Waits,
             None => Standing::Read,
         }
+    }
+
+    /// Whether alignment holds a partition back.
+    pub(super) fn is_held_back(&self, partition: &TopicPartition) -> bool {
+        let time = self.event_time.as_ref();
+        time.is_some_and(|time| time.watermarks.is_paused(partition))
     }
 
     pub(super) fn watermark_of(&self, partition: &TopicPartition) -> Option<PartitionWatermark> {

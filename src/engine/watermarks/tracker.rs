@@ -20,7 +20,7 @@ use crate::model::{
 pub(in crate::engine) struct SubtaskSeen {
     /// Whether records can come to it and go on: it may take them, its brokers are there, and its sink has no trouble.
     pub open: bool,
-    /// Whether it waits for its sink.
+    /// Whether it waits for its sink, or for a topic of dead letters.
     pub waits_for_sink: bool,
     /// Records that it has given to the sink.
     pub records: u64,
@@ -250,6 +250,12 @@ impl Watermarks {
     pub(in crate::engine) fn paused(&self) -> BTreeSet<TopicPartition> {
         let paused = self.partitions.iter().filter(|(_, state)| state.paused);
         paused.map(|(partition, _)| partition.clone()).collect()
+    }
+
+    /// Whether a partition is to be held back.
+    pub(in crate::engine) fn is_paused(&self, partition: &TopicPartition) -> bool {
+        let state = self.partitions.get(partition);
+        state.is_some_and(|state| state.paused)
     }
 
     /// What is shown of a partition.

@@ -458,6 +458,9 @@ impl Server {
                     break StartState {
                         newest,
                         chosen: None,
+                        // The simulated job takes checkpoints.
+                        left: None,
+                        outdated: None,
                         run,
                     };
                 }
@@ -586,6 +589,8 @@ impl Server {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
+            // The simulated group hears what a former owner says late.
+            lease_until: watch::channel(Instant::now() + Duration::from_secs(86_400)).1,
         });
         self.tasks.spawn(run);
         self.run = Some(handle);
@@ -1112,7 +1117,7 @@ pub(super) fn spec(wish: &Wish) -> JobSpec {
     let mut spec = JobSpec::read(&name, &document).unwrap();
     spec.parallelism = wish.parallelism;
     let interval = Duration::from_millis(wish.interval_ms);
-    spec.checkpoint.interval = crate::model::HumanDuration(interval);
+    spec.checkpoint.interval = Some(crate::model::HumanDuration(interval));
     spec.checkpoint.timeout = crate::model::HumanDuration(Duration::from_secs(8));
     spec
 }

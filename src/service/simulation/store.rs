@@ -460,6 +460,11 @@ impl CheckpointStore for ModelStore {
         .await
     }
 
+    async fn hold(&self, lease: &JobLease) -> Result<(), StoreError> {
+        self.write_of_run(lease, |state, epoch| state.hold(epoch).map(drop))
+            .await
+    }
+
     async fn note_event(
         &self,
         lease: &JobLease,
