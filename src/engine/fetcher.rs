@@ -14,6 +14,7 @@ use super::{
     deserialization::{DeserializationSchema, schema_of},
     error::{JobError, SinkError},
     parked::{LeftOut, Parking},
+    watermarks::{EventTime, EventTimes},
 };
 use crate::model::{
     ids::CheckpointId,
@@ -40,21 +41,32 @@ pub(super) struct Counters {
     pub dead_lettered: AtomicU64,
 }
 
-/// A partition's live position as others may read it.
+/// A partition's live position as others may read it, and what was seen of its time stamps up to there.
 #[derive(Debug)]
-pub(super) struct LivePosition(AtomicI64);
+pub(super) struct LivePosition {
+    next_offset: AtomicI64,
+    event_times: EventTimes,
+}
 
 impl LivePosition {
     pub(super) fn at(offset: Offset) -> Arc<Self> {
-        Arc::new(Self(AtomicI64::new(offset.get())))
+        Arc::new(Self {
+            next_offset: AtomicI64::new(offset.get()),
+            event_times: EventTimes::default(),
+        })
     }
 
     fn set(&self, offset: Offset) {
-        self.0.store(offset.get(), Ordering::Release);
+        self.next_offset.store(offset.get(), Ordering::Release);
     }
 
     pub(super) fn get(&self) -> Option<Offset> {
-        Offset::new(self.0.load(Ordering::Acquire))
+        Offset::new(self.next_offset.load(Ordering::Acquire))
+    }
+
+    /// Read behind the position it has everything before that.
+    pub(super) fn event_times(&self) -> &EventTimes {
+        &self.event_times
     }
 }
 
@@ -67,6 +79,8 @@ struct PartitionState {
     position: Offset,
     /// The position once everything that was admitted is written.
     admitted: Offset,
+    /// The furthest position there was: what lies before it and is written is written again.
+    furthest: Offset,
     /// What was fetched before that many requests were served is of an older assignment.
     since: u64,
     /// Whether nothing of it counts any more until it is given again, and who wants that.
@@ -113,6 +127,8 @@ pub(super) struct Fetcher {
     schema: Box<dyn DeserializationSchema>,
     /// Records that the sink has refused: they cannot be given to it a second time.
     refused: BTreeMap<(TopicPartition, i64), SinkError>,
+    /// Of a job that keeps event time.
+    event_time: Option<EventTime>,
     counters: Arc<Counters>,
 }
 
@@ -124,8 +140,14 @@ impl Fetcher {
             ended: Vec::new(),
             schema: schema_of(format),
             refused: BTreeMap::new(),
+            event_time: None,
             counters,
         }
+    }
+
+    /// Keeps event time: a record without a time stamp cannot be processed.
+    pub(super) fn keep_event_time(&mut self, event_time: EventTime) {
+        self.event_time = Some(event_time);
     }
 
     /// Ends partitions before these offsets: nothing at or behind them is ever given on.
@@ -150,6 +172,7 @@ impl Fetcher {
                 durable: *position,
                 position: *position,
                 admitted: *position,
+                furthest: *position,
                 since,
                 parked: None,
                 live,
@@ -195,14 +218,15 @@ impl Fetcher {
             self.narrow(batch, index, served);
         }
         let mut found = Admitted::default();
-        if self.schema.accepts_everything() && self.refused.is_empty() {
+        let mut event_time = self.event_time.take();
+        if self.schema.accepts_everything() && self.refused.is_empty() && event_time.is_none() {
             return found;
         }
         let mut next = 0;
         while let Some(run) = batch.runs().get(next) {
             let index = next;
             next += 1;
-            let Some((bad, cause)) = self.first_bad(batch, run) else {
+            let Some((bad, cause)) = self.first_bad(batch, run, event_time.as_mut()) else {
                 continue;
             };
             let partition = TopicPartition::clone(&run.partition);
@@ -218,6 +242,7 @@ impl Fetcher {
                 found.parked.push(Parking { partition, cause });
             }
         }
+        self.event_time = event_time;
         found
     }
 
@@ -261,17 +286,31 @@ impl Fetcher {
     }
 
     /// The index of a run's first record that cannot be given to the sink, and why.
-    fn first_bad(&self, batch: &RecordBatch, run: &BatchRun) -> Option<(usize, JobError)> {
-        let checks = !self.schema.accepts_everything();
+    fn first_bad(
+        &self,
+        batch: &RecordBatch,
+        run: &BatchRun,
+        mut event_time: Option<&mut EventTime>,
+    ) -> Option<(usize, JobError)> {
+        let takes_apart = event_time
+            .as_ref()
+            .is_some_and(|found| found.reads_values());
+        let checks = !self.schema.accepts_everything() && !takes_apart;
         run.records.clone().find_map(|index| {
             let record = batch.record(index);
             if let Some(refusal) = self.refusal(&run.partition, record.record_offset) {
                 return Some((index, JobError::Sink(refusal.clone())));
             }
-            if !checks {
-                return None;
-            }
-            let detail = self.schema.check(&record).err()?;
+            let checked = if checks {
+                self.schema.check(&record)
+            } else {
+                Ok(())
+            };
+            let stamped = checked.and_then(|()| match &mut event_time {
+                Some(event_time) => event_time.find(index, &record),
+                None => Ok(()),
+            });
+            let detail = stamped.err()?;
             let error = JobError::Decode {
                 record: Box::new(FailedRecord::of(&run.partition, &record)),
                 detail,
@@ -401,10 +440,20 @@ impl Fetcher {
             let Some(state) = self.states.get_mut(&*run.partition) else {
                 continue;
             };
+            if let Some(event_time) = &self.event_time {
+                let furthest = state.furthest.get();
+                let mut records = run.records.clone();
+                let first_new =
+                    records.find(|index| batch.record(*index).record_offset >= furthest);
+                let first_new = first_new.unwrap_or(run.records.end);
+                let times = state.live.event_times();
+                event_time.note(times, run.records.clone(), first_new);
+            }
             if let Some(reached) = reached(batch, &run.records, run.advance_to)
                 && reached > state.position
             {
                 state.position = reached;
+                state.furthest = state.furthest.max(reached);
                 state.live.set(reached);
                 self.note_if_ended(&run.partition, reached);
             }
@@ -425,6 +474,14 @@ impl Fetcher {
     /// The partitions that have come to their ends since this was asked last: nothing of them is wanted any more.
     pub(super) fn take_ended(&mut self) -> Vec<TopicPartition> {
         std::mem::take(&mut self.ended)
+    }
+
+    /// Where a partition goes on if it is read; `None` if it is not: parked, at its end, or not of this subtask.
+    pub(super) fn reads(&self, partition: &TopicPartition) -> Option<Offset> {
+        let state = self.states.get(partition)?;
+        let end = self.ends.get(partition);
+        let has_ended = end.is_some_and(|end| state.position >= *end);
+        (state.parked.is_none() && !has_ended).then_some(state.position)
     }
 
     /// Where a partition stands between two batches.

@@ -16,11 +16,11 @@ use super::{
 use crate::model::{
     checkpoint::Checkpoint,
     ids::{InstallId, JobName},
-    job::{CheckpointSpec, JobSpec, PartitionDiscovery},
+    job::{CheckpointSpec, JobSpec, PartitionDiscovery, PositionPolicy},
     job_status::JobStatus,
     limits::LimitsSpec,
     offset::{Offset, PartitionOffsets},
-    resolver::StartReason,
+    resolver::{PlannedParking, StartReason},
     start::StopCheckpoint,
     topic::TopicPartition,
     views::CheckpointReport,
@@ -45,6 +45,8 @@ pub struct JobRun {
     pub ends: Option<PartitionOffsets>,
     /// Why each of its partitions begins there, or is not read.
     pub reasons: BTreeMap<TopicPartition, StartReason>,
+    /// Those that begin parked.
+    pub parked: BTreeMap<TopicPartition, PlannedParking>,
     /// The cluster to read.
     pub kafka: Arc<dyn KafkaCluster>,
     /// Where records go; claimed already.
@@ -118,6 +120,10 @@ pub(super) enum Command {
         reply: oneshot::Sender<SkipOutcome>,
     },
     SetLimits(LimitsSpec),
+    SetPolicies {
+        on_out_of_range: PositionPolicy,
+        on_topic_recreated: PositionPolicy,
+    },
     LogEnds(Arc<PartitionOffsets>),
 }
 
@@ -281,5 +287,20 @@ impl JobHandle {
     pub async fn set_limits(&self, limits: LimitsSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
+    }
+
+    /// Changes what becomes of a position outside its log and of a topic that was created again, from now on, also for the
+    /// partitions that are parked because of that.
+    pub async fn set_policies(
+        &self,
+        on_out_of_range: PositionPolicy,
+        on_topic_recreated: PositionPolicy,
+    ) {
+        let command = Command::SetPolicies {
+            on_out_of_range,
+            on_topic_recreated,
+        };
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(command).await;
     }
 }

@@ -57,7 +57,9 @@ mod subtask;
 mod tests;
 mod threads;
 pub mod topics;
+mod watermarks;
 
+pub(crate) use consumer_thread::panic_text;
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

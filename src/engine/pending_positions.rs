@@ -17,7 +17,7 @@ use crate::model::{
     job::{JobSpec, NewPartitions},
     offset::Offset,
     resolver::{
-        Blocker, BrokerFacts, PartitionFacts, RestorableState, SinkFacts, StartInputs,
+        Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
         StartPolicies, needed_facts, resolve_positions,
     },
     start::StartFrom,
@@ -165,11 +165,26 @@ pub(super) async fn look_up(
     now_ms: i64,
 ) -> Result<LookedUp, KafkaError> {
     let listed: Vec<TopicPartition> = partitions.keys().cloned().collect();
-    // The ends of the logs come before the look-up by time, so that "no such record" means the end as it was before.
+    // The ids come before the ends of the logs: of a topic that is created again in between, the position has the id of the
+    // old one then, and the next look sees that it is another. The other way round the ends of the old one would count in
+    // the new one. The ends come before the look-up by time, so that "no such record" means the end as it was before.
+    let topics: BTreeSet<String> = listed
+        .iter()
+        .map(|partition| partition.topic.to_string())
+        .collect();
+    let described = kafka
+        .describe_topics(&topics.into_iter().collect::<Vec<_>>())
+        .await?;
     let bounds = kafka.log_bounds(&listed).await?;
+    let existed = |partition: &TopicPartition| {
+        let topic = described
+            .iter()
+            .find(|topic| *topic.name == *partition.topic);
+        topic.is_some_and(|topic| topic.partitions.is_some())
+    };
     let answered: Vec<TopicPartition> = listed
         .into_iter()
-        .filter(|partition| bounds.contains_key(partition))
+        .filter(|partition| bounds.contains_key(partition) && existed(partition))
         .collect();
     if answered.is_empty() {
         return Ok(LookedUp::default());
@@ -179,13 +194,6 @@ pub(super) async fn look_up(
         .cloned()
         .partition(|partition| partitions[partition].by_startup_mode(&spec));
     let mut facts = BrokerFacts::default();
-    let topics: BTreeSet<String> = answered
-        .iter()
-        .map(|partition| partition.topic.to_string())
-        .collect();
-    let described = kafka
-        .describe_topics(&topics.into_iter().collect::<Vec<_>>())
-        .await?;
     for partition in &answered {
         let topic = described
             .iter()
@@ -293,7 +301,11 @@ fn inputs<'a>(
             on_out_of_range: spec.source.on_out_of_range,
             on_missing_group_offset: spec.source.on_missing_group_offset,
             on_topic_recreated: spec.source.on_topic_recreated,
+            // Only a start is asked that.
+            forget_gone: false,
         },
+        // What stands against it leaves it parked as it is.
+        parking: Parking::default(),
         facts,
     }
 }
@@ -329,4 +341,142 @@ fn decide(
                 .iter()
                 .any(|partition| facts.partitions.contains_key(partition))
         }));
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// What may happen to a partition.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Add,
+        Found(i64),
+        Decide(i64),
+        /// A checkpoint begins and takes all decisions along; some have moved to another offset by then.
+        Checkpoint,
+        /// The oldest checkpoint on its way ends in the store, or does not.
+        Stored(bool),
+        Forget,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(i32, Step)>> {
+        let step = prop_oneof![
+            2 => Just(Step::Add),
+            3 => (0..100_i64).prop_map(Step::Found),
+            2 => (0..100_i64).prop_map(Step::Decide),
+            4 => Just(Step::Checkpoint),
+            4 => any::<bool>().prop_map(Step::Stored),
+            1 => Just(Step::Forget),
+        ];
+        vec((0..4_i32, step), 1..60)
+    }
+
+    fn partition(number: i32) -> TopicPartition {
+        TopicPartition::new("orders", number)
+    }
+
+    fn decided(offset: i64) -> Decided {
+        Decided {
+            offset: Offset::new(offset).unwrap(),
+            topic_id: None,
+            reason: None,
+            position_id: None,
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Under any order of events: a partition waits in one place at most; it is handed out only with the checkpoint that
+        /// holds its newest decision, at the offset that this checkpoint has, and once; and none is lost.
+        #[test]
+        fn a_partition_is_handed_out_once_with_the_checkpoint_that_holds_its_decision(since_start in 0..4_i32, steps in steps()) {
+            let mut pending = PendingPositions::new((0..since_start).map(partition).collect());
+            let mut waiting: BTreeSet<i32> = (0..since_start).collect();
+            let mut decisions: BTreeMap<i32, i64> = BTreeMap::new();
+            // What each checkpoint on its way holds that no later decision has replaced.
+            let mut on_their_way: Vec<(CheckpointId, BTreeMap<i32, i64>)> = Vec::new();
+            let mut last = CheckpointId(1);
+            let withdraw = |on_their_way: &mut Vec<(CheckpointId, BTreeMap<i32, i64>)>, number: i32| {
+                for (_, held) in on_their_way {
+                    held.remove(&number);
+                }
+            };
+            for (number, step) in steps {
+                let at = partition(number);
+                match step {
+                    Step::Add => {
+                        pending.add(at, Pending::Appeared);
+                        waiting.insert(number);
+                        decisions.remove(&number);
+                        withdraw(&mut on_their_way, number);
+                    }
+                    Step::Found(offset) => {
+                        let taken = pending.found(BTreeMap::from([(at.clone(), decided(offset))]));
+                        prop_assert_eq!(taken, waiting.contains(&number).then_some(at).into_iter().collect::<Vec<_>>());
+                        if waiting.remove(&number) {
+                            decisions.insert(number, offset);
+                        }
+                    }
+                    Step::Decide(offset) => {
+                        pending.decide(at, decided(offset));
+                        waiting.remove(&number);
+                        decisions.insert(number, offset);
+                        withdraw(&mut on_their_way, number);
+                    }
+                    Step::Checkpoint => {
+                        last = last.next();
+                        let resolved: Vec<(TopicPartition, Offset)> =
+                            pending.resolved().iter().map(|(at, decided)| (at.clone(), decided.offset)).collect();
+                        let mut held = BTreeMap::new();
+                        for (at, offset) in resolved {
+                            pending.send(&at, offset, last);
+                            withdraw(&mut on_their_way, at.partition);
+                            held.insert(at.partition, offset.get());
+                        }
+                        prop_assert_eq!(&held, &decisions);
+                        on_their_way.push((last, held));
+                    }
+                    Step::Stored(_) if on_their_way.is_empty() => {}
+                    Step::Stored(is_stored) => {
+                        let (id, held) = on_their_way.remove(0);
+                        if is_stored {
+                            let handed: BTreeMap<i32, i64> =
+                                pending.stored(id).into_iter().map(|(at, offset)| (at.partition, offset.get())).collect();
+                            prop_assert_eq!(&handed, &held);
+                            // A repetition hands out nothing.
+                            prop_assert_eq!(pending.stored(id), vec![]);
+                            decisions.retain(|number, _| !handed.contains_key(number));
+                        }
+                    }
+                    Step::Forget => {
+                        pending.forget(&at);
+                        waiting.remove(&number);
+                        decisions.remove(&number);
+                        withdraw(&mut on_their_way, number);
+                    }
+                }
+                let unresolved: BTreeSet<i32> = pending.unresolved().keys().map(|at| at.partition).collect();
+                let resolved: BTreeMap<i32, i64> =
+                    pending.resolved().iter().map(|(at, decided)| (at.partition, decided.offset.get())).collect();
+                prop_assert_eq!(&unresolved, &waiting);
+                prop_assert_eq!(&resolved, &decisions);
+                prop_assert!(unresolved.iter().all(|number| !resolved.contains_key(number)));
+                for number in 0..4 {
+                    let holds = waiting.contains(&number) || decisions.contains_key(&number);
+                    prop_assert_eq!(pending.holds(&partition(number)), holds);
+                }
+            }
+            // A checkpoint that is stored in the end takes along everything that is decided.
+            let resolved: Vec<(TopicPartition, Offset)> =
+                pending.resolved().iter().map(|(at, decided)| (at.clone(), decided.offset)).collect();
+            for (at, offset) in &resolved {
+                pending.send(at, *offset, last.next());
+            }
+            prop_assert_eq!(pending.stored(last.next()), resolved);
+        }
+    }
 }

@@ -30,6 +30,7 @@ use super::{
     ports::{Clock, DeadLetter, DeadLetterTopic, Sink, SinkWriter},
     rate_limit::RateLimit,
     stages::{ActivityClock, Stopwatch},
+    watermarks::Pausing,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -280,6 +281,8 @@ pub(super) struct SubtaskTask {
     pub held: Option<(RecordBatch, u64)>,
     /// Whether records went to the sink since the last snapshot.
     pub has_output: bool,
+    /// The partitions that are held back because they are ahead; `None` without alignment.
+    pub pausing: Option<Pausing>,
     /// Tells the time of a dead letter.
     pub clock: Arc<dyn Clock>,
     /// The job, for dead letters.
@@ -298,6 +301,8 @@ enum Next {
     Release(usize),
     Sink(Result<(), SinkError>),
     IntakeChanged,
+    /// Other partitions are to be held back.
+    Align,
 }
 
 impl SubtaskTask {
@@ -453,6 +458,7 @@ impl SubtaskTask {
                     }
                 }
                 Next::IntakeChanged => {}
+                Next::Align => self.align(),
             }
         }
     }
@@ -473,6 +479,14 @@ impl SubtaskTask {
         let shown = self.view.sink_problem();
         let channels = &mut self.channels;
         let open = *channels.intake.borrow_and_update() == Intake::Open;
+        let pausing = self.pausing.as_mut();
+        let is_aligned = pausing.is_some();
+        let realigned = async {
+            match pausing {
+                Some(pausing) => pausing.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         let held = self.held.as_ref();
         self.view.enter(match held {
             _ if !open => Activity::Frozen,
@@ -496,6 +510,7 @@ impl SubtaskTask {
                 Err(_) => Next::Cancelled,
             },
             changed = channels.intake.changed() => if changed.is_ok() { Next::IntakeChanged } else { Next::Cancelled },
+            () = realigned, if is_aligned => Next::Align,
             // Before a batch: a sink that has refused a record takes no other.
             outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
             records = released, if open && held.is_some() => Next::Release(records),
@@ -548,7 +563,40 @@ impl SubtaskTask {
         let since = self.ask(Request::Read(new.assignment.clone()));
         self.fetcher
             .register(&new.assignment, new.position_id, since, new.live);
+        if let Some(pausing) = &mut self.pausing {
+            pausing.forget(&new.assignment.0);
+        }
+        self.align();
         Ok(true)
+    }
+
+    /// Leaves the partitions that are too far ahead, and reads those again that no longer are, from where they stand. What is
+    /// on its way of a partition that is left still counts, until it is given again.
+    fn align(&mut self) {
+        let Some(mut pausing) = self.pausing.take() else {
+            return;
+        };
+        let changes = pausing.changes(|partition| self.fetcher.reads(partition).is_some());
+        self.pausing = Some(pausing);
+        for partition in changes.pause {
+            tracing::debug!(%partition, "held back: it is ahead of the others");
+            self.ask(Request::Leave(partition));
+        }
+        for partition in changes.resume {
+            let Some(position) = self.fetcher.reads(&partition) else {
+                // It has ended or was parked meanwhile (FLINK-39728).
+                tracing::debug!(%partition, "no longer held back, and not read any more either");
+                continue;
+            };
+            tracing::debug!(%partition, "no longer held back");
+            let since = self.ask(Request::Read((partition.clone(), position)));
+            self.fetcher.given_again(&partition, since);
+        }
+    }
+
+    fn is_held_back(&self, partition: &TopicPartition) -> bool {
+        let pausing = self.pausing.as_ref();
+        pausing.is_some_and(|pausing| pausing.holds(partition))
     }
 
     /// The sink refuses a record. Its writer has lost what it had not made durable, so everything behind that is read again,
@@ -576,9 +624,11 @@ impl SubtaskTask {
             return Ok(false);
         }
         for again in rewound.into_iter().filter(|rewound| rewound.read) {
-            self.ask(Request::Leave(again.partition.clone()));
-            let assignment = (again.partition.clone(), again.from.next_offset);
-            let since = self.ask(Request::Read(assignment));
+            let mut since = self.ask(Request::Leave(again.partition.clone()));
+            if !self.is_held_back(&again.partition) {
+                let assignment = (again.partition.clone(), again.from.next_offset);
+                since = self.ask(Request::Read(assignment));
+            }
             self.fetcher.given_again(&again.partition, since);
         }
         self.fetcher.refuse(refusal);

@@ -13,9 +13,10 @@ use crate::model::{
     errors_spec::{Block, OnBadRecord},
     job::{CommitToGroup, Format, Isolation, NewPartitions, OnCancel, PositionPolicy},
     sink_spec::{LogFormat, MappingMode, OnTombstone, PostgresDelivery, WriteMode},
-    start::StopCheckpoint,
+    start::{PartitionGonePolicy, StopCheckpoint},
     startup_mode::StartupMode,
     stop_at::StopAt,
+    watermark::{WatermarkAlignment, WatermarkStrategy},
 };
 
 macro_rules! described {
@@ -56,6 +57,9 @@ described! {
         restart: Option<RestartDocument>,
         /// How fast it may go. Default: as fast as it can.
         limits: Option<LimitsDocument>,
+        /// How its watermark is made; without one it keeps no event time. Changes count from the next start on. See
+        /// docs/event-time.md.
+        watermark: Option<WatermarkDocument>,
         /// Where the records go.
         sink: SinkDocument,
     }
@@ -104,6 +108,29 @@ described! {
         stop_at: Option<StopAt>,
         /// Client properties of librdkafka that a job may tune, within bounds; see docs/configuration.md.
         properties: Option<BTreeMap<String, String>>,
+    }
+
+    /// How the watermark of a job is made.
+    #[serde(deny_unknown_fields)]
+    pub(super) struct WatermarkDocument {
+        /// How a partition's watermark follows from its time stamps.
+        #[schema(inline)]
+        strategy: WatermarkStrategy,
+        /// With `bounded-out-of-orderness`, which needs it: how far a time stamp may lie behind the greatest one that was seen
+        /// of its partition without being late; at most 365d.
+        #[schema(inline)]
+        max_delay: Option<HumanDuration>,
+        /// After how long without a record, while there is none to read, a partition is idle and the others go on without it;
+        /// 1s to 1d. Default: never, a quiet partition then holds the watermark. Required with `alignment`.
+        #[schema(inline)]
+        idle_after: Option<HumanDuration>,
+        /// Where a record's time stamp is: `record`, or the path of a field of its value (one value of RFC 9535, as in
+        /// `$.created_at`), a whole number of milliseconds since 1970 or a text of RFC 3339; needs `source.format: json`.
+        #[schema(default = "record")]
+        timestamp: Option<String>,
+        /// Holds partitions back whose event time is ahead of the others'.
+        #[schema(inline)]
+        alignment: Option<WatermarkAlignment>,
     }
 
     /// What happens when something would fail the same way again.
@@ -305,6 +332,9 @@ described! {
         /// Overrides the spec's `on_topic_recreated` for this start.
         #[schema(inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// What becomes of the positions of partitions that do not exist any more; `keep` if nothing is said.
+        #[schema(inline)]
+        on_partition_gone: Option<PartitionGonePolicy>,
         /// Why, for the history.
         reason: Option<String>,
     }
@@ -368,6 +398,9 @@ described! {
         /// Overrides the spec's `on_topic_recreated` for this start.
         #[schema(inline)]
         on_topic_recreated: Option<PositionPolicy>,
+        /// What becomes of the positions of partitions that do not exist any more; `keep` if nothing is said.
+        #[schema(inline)]
+        on_partition_gone: Option<PartitionGonePolicy>,
         /// How to stop before; as the body of a stop.
         stop: Option<RestartStop>,
         /// Why, for the history.
@@ -513,6 +546,7 @@ mod tests {
         sink_spec::{BatchSpec, MappingSpec, WriteSpec},
         skip::SkipRequest,
         start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
+        watermark::WatermarkSpec,
     };
 
     /// The members of each variant, by its tag.
@@ -609,6 +643,7 @@ mod tests {
             members::<PartitionDiscovery>()
         );
         assert_eq!(members::<LimitsDocument>(), members::<LimitsSpec>());
+        assert_eq!(members::<WatermarkDocument>(), members::<WatermarkSpec>());
         assert_eq!(variants::<RestartDocument>(), variants::<RestartStrategy>());
         assert_eq!(members::<MappingDocument>(), members::<MappingSpec>());
         assert_eq!(members::<WriteDocument>(), members::<WriteSpec>());

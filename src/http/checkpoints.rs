@@ -1,7 +1,5 @@
 //! Checkpoints: trigger one, look at the history.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
     extract::{Path, State},
@@ -11,13 +9,13 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
+    action::Action,
     bodies::CheckpointBody,
-    context::Context,
-    extract::{AcceptsJson, CalledBy, JobPath, Query, Words, job_named, page_size},
+    extract::{AcceptsJson, JobPath, Query, Words, job_named, page_size},
     json_body::OptionalJsonBody,
     openapi::problems,
     problem::Problem,
-    wait::{Wait, WaitQuery, accepted},
+    wait::WaitQuery,
 };
 use crate::{
     model::{
@@ -56,18 +54,16 @@ problems!(TriggerProblems: UnknownMember, JobNotFound, JobNotRunning, Superseded
     ),
 )]
 pub(super) async fn trigger_checkpoint(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     let request = CheckpointRequest::read(&body)
         .map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
-    let taken_on = service.trigger_checkpoint(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .trigger_checkpoint(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 /// Which checkpoints to list.

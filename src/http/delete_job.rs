@@ -1,29 +1,17 @@
 //! Deleting a job.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
-    extract::State,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    context::Context,
-    extract::{AcceptsJson, CalledBy, JobPath, Query},
-    openapi::problems,
-    problem::Problem,
-    wait::{Wait, WaitQuery, accepted},
-};
-use crate::{
-    model::{
-        deletion::{DeleteRequest, GroupFate},
-        operation::Operation,
-        views::DeleteReport,
-    },
-    service::Service,
+use super::{action::Action, extract::Query, openapi::problems, problem::Problem, wait::WaitQuery};
+use crate::model::{
+    deletion::{DeleteRequest, GroupFate},
+    operation::Operation,
+    views::DeleteReport,
 };
 
 problems!(DeleteProblems: JobNotFound, OperationInProgress, JobRunning, GroupInUse, LeaseLost, Superseded, InvalidSpec, NotConfirmed, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
@@ -70,12 +58,7 @@ pub(super) struct DeleteQuery {
     ),
 )]
 pub(super) async fn delete_job(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     Query(query): Query<DeleteQuery>,
 ) -> Result<Response, Problem> {
     let request = DeleteRequest {
@@ -84,11 +67,17 @@ pub(super) async fn delete_job(
     };
     let confirm = query.confirm.as_deref();
     if query.dry_run {
-        let report = service.delete_plan(&job, request, confirm).await?;
+        let report = action
+            .service
+            .delete_plan(&action.job, request, confirm)
+            .await?;
         return Ok(Json(&report).into_response());
     }
-    let taken_on = service.delete(&job, request, confirm, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .delete(&action.job, request, confirm, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 /// What a deletion answers with 200.

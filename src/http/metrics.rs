@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use chrono::{DateTime, Utc};
 use prometheus_client::{
     collector::Collector,
     encoding::{
@@ -292,7 +293,40 @@ impl Page<'_, '_> {
         self.discoveries()?;
         self.crashes()?;
         self.limits()?;
-        self.stages()
+        self.stages()?;
+        self.watermarks()
+    }
+
+    fn watermarks(&mut self) -> fmt::Result {
+        self.gauges(
+            "handover_watermark_timestamp_seconds",
+            "The job's watermark in seconds since 1970: no record at or before it is expected any more",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.and_then(|watermark| watermark.timestamp).map(seconds))
+            },
+        )?;
+        self.gauges(
+            "handover_watermark_idle_partitions",
+            "Partitions that have had nothing to read for the time that makes them idle",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.map(|watermark| count(watermark.idle_partitions)))
+            },
+        )?;
+        self.gauges(
+            "handover_watermark_paused_partitions",
+            "Partitions that are not read at the moment because their event time is too far ahead",
+            |job| {
+                let watermark = job.watermark.as_ref();
+                one(watermark.map(|watermark| count(watermark.paused_partitions.len())))
+            },
+        )?;
+        self.counters(
+            "handover_late_records",
+            "Records of this run that were at or before the watermark when they were given to the sink",
+            |job| one(job.watermark.as_ref().map(|watermark| watermark.late_records)),
+        )
     }
 
     fn discoveries(&mut self) -> fmt::Result {
@@ -380,6 +414,17 @@ impl Page<'_, '_> {
                 };
                 job.partitions.iter().flat_map(lags).collect()
             },
+        )?;
+        self.gauges(
+            "handover_partition_watermark_timestamp_seconds",
+            "The watermark of each partition in seconds since 1970",
+            |job| {
+                let of = |partition: &PartitionMetrics| {
+                    let timestamp = partition.watermark.as_ref()?.timestamp?;
+                    Some((names_of(partition), seconds(timestamp)))
+                };
+                job.partitions.iter().filter_map(of).collect()
+            },
         )
     }
 
@@ -428,12 +473,25 @@ fn with_job(job: &JobMetrics, mut labels: Labels) -> Labels {
     labels
 }
 
-fn labels_of(partition: &PartitionMetrics, name: &'static str, value: &'static str) -> Labels {
+fn names_of(partition: &PartitionMetrics) -> Labels {
     vec![
         ("topic", partition.partition.topic.to_string()),
         ("partition", partition.partition.partition.to_string()),
-        (name, value.to_owned()),
     ]
+}
+
+fn labels_of(partition: &PartitionMetrics, name: &'static str, value: &'static str) -> Labels {
+    let mut labels = names_of(partition);
+    labels.push((name, value.to_owned()));
+    labels
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "milliseconds of the time stamps that are taken stay below 2^53"
+)]
+fn seconds(at: DateTime<Utc>) -> f64 {
+    at.timestamp_millis() as f64 / 1_000.0
 }
 
 fn partition_offsets(partition: &PartitionMetrics) -> Vec<(Labels, i64)> {
@@ -546,6 +604,7 @@ mod tests {
                     checkpoint: Some(40),
                     ..PartitionLag::default()
                 },
+                watermark: None,
             }],
             last_checkpoint_at: None,
             last_checkpoint_phases: Some(CheckpointPhases {
@@ -566,6 +625,7 @@ mod tests {
             restarts_in_loop: 0,
             limits: None,
             throttled_for: None,
+            watermark: None,
             stages: None,
         }
     }
@@ -594,6 +654,8 @@ mod tests {
             "handover_records_total{",
             "handover_limit_records_per_second{",
             "handover_throttled_seconds{",
+            "handover_watermark_timestamp_seconds{",
+            "handover_late_records_total{",
             "handover_stage_seconds_total{",
             "NaN",
             "kind=\"position\"",

@@ -4,6 +4,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 
 use axum::{
     Router,
+    body::{Body, to_bytes},
     extract::{MatchedPath, Query, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
     middleware::{Next, from_fn_with_state},
@@ -88,7 +89,7 @@ async fn answer(State(context): State<Arc<Context>>, mut request: Request, next:
     request.extensions_mut().insert(RequestId(id.clone()));
     async move {
         let started = tokio::time::Instant::now();
-        let response = next.run(request).await;
+        let response = end_line(next.run(request).await).await;
         let response = finish(&context, response, &path, &id);
         log(&method, response.status(), started.elapsed());
         context.requests.count(&method, &route, response.status());
@@ -96,6 +97,38 @@ async fn answer(State(context): State<Arc<Context>>, mut request: Request, next:
     }
     .instrument(span)
     .await
+}
+
+/// Ends a JSON answer with a line feed: whoever reads it in a terminal gets the prompt on a line of its own.
+async fn end_line(response: Response) -> Response {
+    let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
+    let is_meant = response
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(is_json)
+        && response.status() != StatusCode::NOT_MODIFIED;
+    if !is_meant {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    // Every such answer was made in memory; reading it again takes no time and cannot fail.
+    let Ok(bytes) = to_bytes(body, usize::MAX).await else {
+        return Problem::new(Code::Internal, "an answer could not be written").into_response();
+    };
+    // To `HEAD` the length alone is told.
+    let length = parts.headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let length = length.unwrap_or(bytes.len()) + 1;
+    parts
+        .headers
+        .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    if bytes.is_empty() {
+        return Response::from_parts(parts, Body::empty());
+    }
+    let mut line = Vec::with_capacity(length);
+    line.extend_from_slice(&bytes);
+    line.push(b'\n');
+    Response::from_parts(parts, Body::from(line))
 }
 
 fn finish(context: &Context, response: Response, path: &str, id: &str) -> Response {

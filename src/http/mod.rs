@@ -13,6 +13,7 @@
     reason = "the code that utoipa::path generates has them"
 )]
 
+mod action;
 mod attempts;
 mod bodies;
 mod checkpoints;
@@ -21,6 +22,7 @@ mod context;
 mod csv;
 mod delete_job;
 mod documentation;
+mod events;
 mod extract;
 mod health;
 mod jobs;
@@ -123,6 +125,7 @@ where
         .routes(routes!(checkpoints::get_checkpoint))
         .routes(routes!(attempts::list_attempts))
         .routes(routes!(series::job_series))
+        .routes(routes!(events::list_events))
         .routes(routes!(offsets::inspect_offsets))
         .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))

@@ -77,7 +77,8 @@ pub(super) async fn document() -> Response {
     static DOCUMENT: LazyLock<String> = LazyLock::new(openapi_json);
     (
         [(header::CONTENT_TYPE, "application/json")],
-        DOCUMENT.as_str(),
+        // Its end of line is added, as to every answer.
+        DOCUMENT.trim_end(),
     )
         .into_response()
 }

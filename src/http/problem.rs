@@ -22,6 +22,7 @@ use crate::{
         ids::JobName,
         operation::{Operation, OperationStatus},
         resolver::Blocker,
+        views::NextStep,
     },
     service::ServiceError,
 };
@@ -72,9 +73,17 @@ impl Problem {
             .get("blockers")
             .and_then(|blockers| serde::Deserialize::deserialize(blockers).ok())
             .unwrap_or_default();
+        let next: Vec<NextStep> = error
+            .get("next")
+            .and_then(|next| serde::Deserialize::deserialize(next).ok())
+            .unwrap_or_default();
         let fault = |fault: &Value| {
             let text = |name: &str| fault.get(name).and_then(Value::as_str);
-            Some(FieldError::new(text("pointer")?, text("message")?))
+            let read = FieldError::new(text("pointer")?, text("message")?);
+            Some(match text("statement") {
+                Some(statement) => read.mended_by(statement),
+                None => read,
+            })
         };
         let faults = list("errors").into_iter().flatten().filter_map(fault);
         let retryable = error.get("retryable").and_then(Value::as_bool) == Some(true);
@@ -82,6 +91,7 @@ impl Problem {
             .job(&operation.job)
             .choices(list("choices").cloned().unwrap_or_default())
             .blockers(blockers)
+            .next(next)
             .errors(faults.collect())
             .operation(operation.clone());
         Self(Box::new(ServiceError {
@@ -110,7 +120,8 @@ impl Problem {
         headers: HeaderMap,
     ) -> Response {
         let document = ProblemDocument::new(self, context, instance, request_id);
-        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let mut body = serde_json::to_vec(&document).unwrap_or_default();
+        body.push(b'\n');
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status();
         *response.headers_mut() = headers;
@@ -213,6 +224,9 @@ pub(super) struct ProblemDocument<'a> {
     /// What stands against a start.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     blockers: &'a [Blocker],
+    /// The same as whole lines to copy, one for each way out.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    next: &'a [NextStep],
     /// When to ask again (as `Retry-After`, but in milliseconds).
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
@@ -247,6 +261,7 @@ impl<'a> ProblemDocument<'a> {
             errors: &error.errors,
             choices: &error.choices,
             blockers: &error.blockers,
+            next: &error.next,
             retry_after_ms: problem
                 .retry_after()
                 .map(|after| after.as_millis().try_into().unwrap_or(u64::MAX)),

@@ -1,6 +1,6 @@
 //! `/problems/{code}`: what a code means and what to do, where the `type` of a problem document leads.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write, sync::LazyLock};
 
 use axum::{
     Json,
@@ -9,11 +9,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
     extract::{accepts, names},
-    openapi::problems,
+    openapi::{openapi_json, problems},
     problem::Problem,
 };
 use crate::model::{code::Code, reader::nearest};
@@ -26,8 +27,8 @@ problems!(GetProblems: NotFound, NotAcceptable);
 pub(super) struct CodePage {
     /// The code.
     code: Code,
-    /// The HTTP status it comes with when it ends a request.
-    status: u16,
+    /// The HTTP status it comes with; `null` for a code that ends no request: it stands in health, warnings and blockers.
+    status: Option<u16>,
     /// What it means.
     title: &'static str,
     /// What to do.
@@ -54,6 +55,10 @@ const RUNBOOKS: &[(&str, &[Code])] = &[
             Code::BeyondLatest,
         ],
     ),
+    (
+        "docs/runbooks/topic-gone.md",
+        &[Code::PartitionGone, Code::TopicRecreated],
+    ),
     ("docs/runbooks/replay-from-a-time.md", &[Code::StateNotUsed]),
     (
         "docs/runbooks/startup-mode-without-effect.md",
@@ -69,6 +74,27 @@ const RUNBOOKS: &[(&str, &[Code])] = &[
     ),
 ];
 
+/// The codes that the document has among the answers of a call.
+static ANSWERS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let document = serde_json::from_str(&openapi_json()).unwrap_or(Value::Null);
+    let paths = document.get("paths").and_then(Value::as_object);
+    let calls = paths.into_iter().flat_map(Map::values);
+    let calls = calls.filter_map(Value::as_object).flat_map(Map::values);
+    let answers = calls.filter_map(|call| call.get("responses")?.as_object());
+    let codes = answers
+        .flat_map(Map::values)
+        .filter_map(|answer| answer.get("x-problem-codes")?.as_array())
+        .flatten();
+    codes
+        .filter_map(|code| code.as_str().map(str::to_owned))
+        .collect()
+});
+
+/// The HTTP status of a code that is an answer.
+fn status(code: Code) -> Option<u16> {
+    ANSWERS.contains(code.as_str()).then(|| code.status())
+}
+
 fn runbook(code: Code) -> Option<&'static str> {
     RUNBOOKS
         .iter()
@@ -80,7 +106,7 @@ impl From<Code> for CodePage {
     fn from(code: Code) -> Self {
         Self {
             code,
-            status: code.status(),
+            status: status(code),
             title: code.title(),
             remedy: code.remedy(),
             runbook: runbook(code),
@@ -164,9 +190,11 @@ fn html(heading: &str, codes: &[Code]) -> String {
         // Writing to a string cannot fail.
         let _written = write!(
             page,
-            "<section>\n<h2><a href=\"/problems/{code}\">{code}</a></h2>\n<p><strong>{title}.</strong></p>\n<p>{remedy}</p>\n<p>HTTP status {}</p>\n",
-            code.status()
+            "<section>\n<h2><a href=\"/problems/{code}\">{code}</a></h2>\n<p><strong>{title}.</strong></p>\n<p>{remedy}</p>\n"
         );
+        if let Some(status) = status(*code) {
+            let _written = writeln!(page, "<p>HTTP status {status}</p>");
+        }
         if let Some(file) = runbook(*code) {
             let _written = writeln!(page, "<p>Runbook: <code>{file}</code></p>");
         }

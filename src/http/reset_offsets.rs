@@ -1,29 +1,18 @@
 //! Moving a job's consumer group.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
-    extract::State,
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    bodies::ResetBody,
-    context::Context,
-    csv,
-    extract::{AcceptsJson, CalledBy, JobPath, Query},
-    json_body::JsonOrCsv,
-    openapi::problems,
-    problem::Problem,
-    specs::DryRunQuery,
-    wait::{Wait, WaitQuery, accepted},
+    action::Action, bodies::ResetBody, csv, extract::Query, json_body::JsonOrCsv,
+    openapi::problems, problem::Problem, specs::DryRunQuery, wait::WaitQuery,
 };
-use crate::{
-    model::{code::Code, group_reset::ResetRequest, operation::Operation, views::ResetReport},
-    service::Service,
+use crate::model::{
+    code::Code, group_reset::ResetRequest, operation::Operation, views::ResetReport,
 };
 
 problems!(ResetProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, JobNotStopped, GroupInUse, GroupMissing, NoLeader, TopicRecreated, OwnerLost, Superseded, LeaseLost, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, IdempotencyKeyReused, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
@@ -65,28 +54,22 @@ pub(super) struct TableQuery {
         ResetProblems
     ),
 )]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each one reads a part of the request"
-)]
 pub(super) async fn reset_offsets(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     Query(query): Query<DryRunQuery>,
     Query(table): Query<TableQuery>,
     body: JsonOrCsv,
 ) -> Result<Response, Problem> {
     let request = read(&body, table.clamp)?;
     if query.dry_run {
-        let report = service.reset_plan(&job, &request).await?;
+        let report = action.service.reset_plan(&action.job, &request).await?;
         return Ok(Json(&report).into_response());
     }
-    let taken_on = service.reset_offsets(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .reset_offsets(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 fn read(body: &JsonOrCsv, clamp: Option<bool>) -> Result<ResetRequest, Problem> {

@@ -1,27 +1,15 @@
 //! Stepping over one record that a job failed at.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
-    extract::State,
     response::{IntoResponse, Response},
 };
 
 use super::{
-    bodies::SkipBody,
-    context::Context,
-    extract::{AcceptsJson, CalledBy, JobPath, Query},
-    json_body::JsonBody,
-    openapi::problems,
-    problem::Problem,
-    specs::DryRunQuery,
-    wait::{Wait, WaitQuery, accepted},
+    action::Action, bodies::SkipBody, extract::Query, json_body::JsonBody, openapi::problems,
+    problem::Problem, specs::DryRunQuery, wait::WaitQuery,
 };
-use crate::{
-    model::{code::Code, operation::Operation, skip::SkipRequest, views::SkipReport},
-    service::Service,
-};
+use crate::model::{code::Code, operation::Operation, skip::SkipRequest, views::SkipReport};
 
 problems!(SkipProblems: UnknownMember, JobNotFound, OperationInProgress, NotBlockedThere, StartBlocked, Superseded, OwnerLost, LeaseLost, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
 
@@ -46,28 +34,22 @@ problems!(SkipProblems: UnknownMember, JobNotFound, OperationInProgress, NotBloc
         SkipProblems
     ),
 )]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each one reads a part of the request"
-)]
 pub(super) async fn skip_record(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     Query(query): Query<DryRunQuery>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, Problem> {
     let request =
         SkipRequest::read(&body).map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
     if query.dry_run {
-        let report = service.skip_plan(&job, &request).await?;
+        let report = action.service.skip_plan(&action.job, &request).await?;
         return Ok(Json(&report).into_response());
     }
-    let taken_on = service.skip(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .skip(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 /// What a skip answers with 200.

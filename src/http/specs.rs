@@ -163,7 +163,9 @@ pub(super) struct DryRunQuery {
 
 /// Change a part of the spec
 ///
-/// A JSON merge patch (RFC 7396): members that are there replace, `null` goes back to the default.
+/// A JSON merge patch (RFC 7396): members that are there replace, `null` goes back to the default. A patch that changes what
+/// kind of thing a member is (`restart.strategy`, `errors.on_bad_record.policy`, `startup_mode.mode`, `source.stop_at.mode`,
+/// `sink.type`) replaces it as a whole: members of the old kind do not stay.
 #[utoipa::path(
     patch, path = "/api/v1/jobs/{job}/spec", operation_id = "patchSpec", tag = "specs",
     params(

@@ -1,7 +1,5 @@
 //! Starting and stopping a job, and the plan of a start.
 
-use std::sync::Arc;
-
 use axum::{
     Json,
     extract::State,
@@ -9,14 +7,14 @@ use axum::{
 };
 
 use super::{
+    action::Action,
     bodies::{RestartBody, StartBody, StopBody},
-    context::Context,
-    extract::{AcceptsJson, CalledBy, JobPath, Query},
+    extract::{AcceptsJson, JobPath, Query},
     json_body::OptionalJsonBody,
     openapi::problems,
     problem::Problem,
     specs::DryRunQuery,
-    wait::{Wait, WaitQuery, accepted},
+    wait::WaitQuery,
 };
 use crate::{
     model::{
@@ -70,28 +68,22 @@ pub(super) async fn get_start_plan(
         StartProblems
     ),
 )]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each one reads a part of the request"
-)]
 pub(super) async fn start_job(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     Query(query): Query<DryRunQuery>,
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     let request = StartRequest::read(&body)
         .map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
     if query.dry_run {
-        let plan = service.start_plan(&job, &request).await?;
+        let plan = action.service.start_plan(&action.job, &request).await?;
         return Ok(Json(&plan).into_response());
     }
-    let taken_on = service.start(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .start(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 /// What a start answers with 200.
@@ -124,18 +116,16 @@ enum StartAnswer {
     ),
 )]
 pub(super) async fn stop_job(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     let request =
         StopRequest::read(&body).map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
-    let taken_on = service.stop(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .stop(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }
 
 /// Restart the job
@@ -163,26 +153,23 @@ pub(super) async fn stop_job(
         RestartProblems
     ),
 )]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each one reads a part of the request"
-)]
 pub(super) async fn restart_job(
-    State(service): State<Service>,
-    State(context): State<Arc<Context>>,
-    _: AcceptsJson,
-    CalledBy(caller): CalledBy,
-    JobPath(job): JobPath,
-    wait: Wait,
+    action: Action,
     Query(query): Query<DryRunQuery>,
     OptionalJsonBody(body): OptionalJsonBody,
 ) -> Result<Response, Problem> {
     let request = RestartRequest::read(&body)
         .map_err(|errors| Problem::faults(errors, Code::InvalidRequest))?;
     if query.dry_run {
-        let plan = service.start_plan(&job, &request.start).await?;
+        let plan = action
+            .service
+            .start_plan(&action.job, &request.start)
+            .await?;
         return Ok(Json(&plan).into_response());
     }
-    let taken_on = service.restart(&job, &request, &caller).await?;
-    accepted(taken_on, wait, &service, &context).await
+    let taken_on = action
+        .service
+        .restart(&action.job, &request, &action.caller)
+        .await?;
+    action.answer(taken_on).await
 }

@@ -449,6 +449,7 @@ fn the_operations_have_the_names_that_users_know() {
         "triggerCheckpoint",
         "listAttempts",
         "jobSeries",
+        "listEvents",
         "listCheckpoints",
         "getCheckpoint",
         "inspectOffsets",

@@ -63,7 +63,7 @@ pub struct Attempt {
     pub attempt: i64,
     /// Why it began.
     pub kind: AttemptKind,
-    /// When it began to consume.
+    /// When it began to consume; of one that never came to that, when it crashed.
     pub started_at: DateTime<Utc>,
     /// When it ended; `null` while it runs.
     pub ended_at: Option<DateTime<Utc>>,
@@ -82,8 +82,9 @@ pub struct Attempt {
     /// The operation that asked for it; `null` if nobody did.
     #[schema(value_type = Option<String>)]
     pub operation: Option<OperationId>,
-    /// The `start` checkpoint with the positions that it began at. A repetition of the same start takes its place.
-    pub checkpoint: CheckpointId,
+    /// The `start` checkpoint with the positions that it began at. A repetition of the same start takes its place. `null` for
+    /// one that crashed before its positions were stored.
+    pub checkpoint: Option<CheckpointId>,
     /// The instance id of the server that ran it.
     pub instance: String,
     /// Under which epoch.

@@ -496,6 +496,7 @@ mod tests {
             at_timestamp: None,
         };
         BrokerFacts {
+            by_pattern: false,
             partitions: BTreeMap::from([
                 (orders(0), led(Some(offset(50)))),
                 (orders(1), led(None)),

@@ -100,6 +100,8 @@ pub struct PartitionSample {
     pub readable_end: Option<Offset>,
     /// The end of the log.
     pub latest: Option<Offset>,
+    /// Whether it is not read because its event time is too far ahead of the others': it stands still as it was told to.
+    pub held_back: bool,
 }
 
 impl PartitionSample {
@@ -285,7 +287,15 @@ fn parked_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
             );
             let summary = match parked.len() {
                 1 => format!("{place} is parked: {}", first.detail),
-                many => format!("{place} and {} more are parked: {}", many - 1, first.detail),
+                _ => {
+                    let others: Vec<TopicPartition> = parked
+                        .iter()
+                        .map(|parked| parked.topic_partition())
+                        .filter(|other| *other != first.topic_partition())
+                        .collect();
+                    let others = name_some(&others);
+                    format!("{place} and {others} are parked: {}", first.detail)
+                }
             };
             let mut reason = HealthReason::new(code, Some(first.since), summary);
             reason.partitions = parked
@@ -365,7 +375,7 @@ fn stalled_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
     let window = inputs.window;
     let stalled = |partition: &TopicPartition| {
         let positions = window.each(partition, |sample| {
-            (sample.lag()? > 0).then_some(sample.position?)
+            (sample.lag()? > 0 && !sample.held_back).then_some(sample.position?)
         });
         positions.is_some_and(|positions| positions.windows(2).all(|pair| pair[0] == pair[1]))
     };
@@ -488,6 +498,7 @@ mod tests {
                 position: Offset::new(position),
                 readable_end: Offset::new(end),
                 latest: Offset::new(latest),
+                held_back: false,
             };
             window.add(HealthSample {
                 at: at(n * 5),
@@ -654,6 +665,7 @@ mod tests {
                 position: Offset::new(position),
                 readable_end: Offset::new(end),
                 latest: Offset::new(end),
+                held_back: false,
             };
             window.add(HealthSample {
                 at: at(n * 5),

@@ -10,6 +10,7 @@ use super::{
     duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
     limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
     startup_mode::StartupMode, stop_at::StopAt, topic_pattern::TopicPattern,
+    watermark::WatermarkSpec,
 };
 
 /// The largest `parallelism`: each subtask costs a Kafka client of four threads and more.
@@ -49,6 +50,9 @@ pub struct JobSpec {
     #[serde(default)]
     #[schema(required = true)]
     pub limits: LimitsSpec,
+    /// How its watermark is made; without one it keeps no event time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<WatermarkSpec>,
     /// Where the records go.
     pub sink: SinkSpec,
 }
@@ -264,6 +268,10 @@ impl JobSpec {
         let limits = reader
             .object("limits")
             .map_or_else(LimitsSpec::default, LimitsSpec::read);
+        let format = source.as_ref().map(|source| source.format);
+        let watermark = reader
+            .object("watermark")
+            .and_then(|watermark| WatermarkSpec::read(watermark, format));
         let sink = match reader.object("sink") {
             Some(sink) => SinkSpec::read(sink),
             None => missing(
@@ -293,6 +301,7 @@ impl JobSpec {
             errors,
             restart,
             limits,
+            watermark,
             sink: sink?,
         })
     }
@@ -495,8 +504,9 @@ pub struct SpecChange {
 }
 
 impl JobSpec {
-    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits and partition discovery
-    /// change while running, the rest at the next start. (What only a start reads is not compared: the run does not differ.)
+    /// Compares with the spec a job runs under: labels, checkpoint timing, restart strategy, limits, partition discovery and
+    /// the policies for positions change while running, the rest at the next start. (What only a start reads is not compared:
+    /// the run does not differ.)
     #[must_use]
     pub fn change_from(&self, running: &Self) -> SpecChange {
         let mut pending_fields = Vec::new();
@@ -519,14 +529,6 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
-        compare(
-            "source.on_out_of_range",
-            new.on_out_of_range != old.on_out_of_range,
-        );
-        compare(
-            "source.on_topic_recreated",
-            new.on_topic_recreated != old.on_topic_recreated,
-        );
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
         // Where the partitions begin that are found by the mode; all others have begun.
@@ -537,6 +539,7 @@ impl JobSpec {
         );
         compare("parallelism", self.parallelism != running.parallelism);
         compare("errors", self.errors != running.errors);
+        compare("watermark", self.watermark != running.watermark);
         compare("sink", self.sink != running.sink);
         SpecChange { pending_fields }
     }
@@ -547,6 +550,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::watermark::{TimestampSource, WatermarkStrategy};
 
     fn job() -> JobName {
         JobName::new("orders").unwrap()
@@ -592,7 +596,7 @@ mod tests {
             "/checkpoint/interval",
             "/checkpoint/timeout",
             "/sink/format",
-            "/watermark",
+            "/watermark/strategy",
         ] {
             assert!(
                 pointers.contains(&expected),
@@ -633,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_job_takes_labels_timing_strategy_and_limits_at_once() {
+    fn a_running_job_takes_labels_timing_strategy_limits_and_policies_at_once() {
         let value = json!({
             "source": {"connection": "main", "topics": ["orders"]},
             "startup_mode": {"mode": "earliest"},
@@ -645,12 +649,21 @@ mod tests {
         changed.checkpoint.interval = HumanDuration::from_secs(5);
         changed.restart = RestartStrategy::None;
         changed.limits.records_per_s = Some(5);
+        changed.source.on_out_of_range = PositionPolicy::Earliest;
+        changed.source.on_topic_recreated = PositionPolicy::Latest;
         assert!(changed.change_from(&running).pending_fields.is_empty());
         changed.parallelism = 2;
         changed.source.topics.push("more".into());
+        changed.watermark = Some(WatermarkSpec {
+            strategy: WatermarkStrategy::Monotonous,
+            max_delay: None,
+            idle_after: None,
+            timestamp: TimestampSource::Record,
+            alignment: None,
+        });
         assert_eq!(
             changed.change_from(&running).pending_fields,
-            ["source.topics", "parallelism"]
+            ["source.topics", "parallelism", "watermark"]
         );
     }
 }

@@ -21,6 +21,7 @@ use super::{
     resolver::StartReason,
     stages::RunStages,
     topic::TopicPartition,
+    watermark::{JobWatermark, PartitionWatermark},
 };
 
 /// What a job's engine shows while it runs. Published as a whole; readers see the newest.
@@ -70,6 +71,8 @@ pub struct JobStatus {
     pub bad_records: BadRecordCounters,
     /// Positions in this run that their logs did not hold and that were moved as the spec says.
     pub positions_moved: u64,
+    /// How far event time has come; `None` for a job that keeps none.
+    pub watermark: Option<JobWatermark>,
     /// The newest things for the history that no other member shows.
     pub notes: Arc<VecDeque<StatusNote>>,
 }
@@ -105,6 +108,8 @@ pub struct LivePartition {
     pub stop_offset: Option<Offset>,
     /// Why the run began to read it where it did; `None` while it waits for its first position.
     pub reason: Option<StartReason>,
+    /// How far its event time has come; `None` for a job that keeps none.
+    pub watermark: Option<PartitionWatermark>,
 }
 
 /// What a run shows of its looks at the brokers' metadata.

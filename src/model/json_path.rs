@@ -1,7 +1,7 @@
 //! Paths to one value inside a JSON document: the singular queries of RFC 9535, with name and index selectors only.
 //!
 //! `$.order.lines[0]['unit price']` names at most one value of a document. Everything of the RFC that could name several
-//! (`*`, `..`, slices, filters, unions) is refused, because a column takes one value; so are negative indices, which
+//! (`*`, `..`, slices, filters, unions) is refused, because one value is wanted; so are negative indices, which
 //! cannot be answered before the end of an array was seen.
 
 use std::fmt;
@@ -125,10 +125,10 @@ impl Parser {
         self.at += 1;
         match self.peek() {
             Some('.') => {
-                return Err(self.fault("'..' may name several values, and a column takes one"));
+                return Err(self.fault("'..' may name several values, and one is wanted"));
             }
             Some('*') => {
-                return Err(self.fault("'*' may name several values, and a column takes one"));
+                return Err(self.fault("'*' may name several values, and one is wanted"));
             }
             Some(first) if is_name_first(first) => {}
             Some(other) => {
@@ -160,7 +160,7 @@ impl Parser {
             }
             Some('*' | '?' | ':') => {
                 return Err(self.fault(
-                    "wildcards, filters and slices may name several values, and a column takes one",
+                    "wildcards, filters and slices may name several values, and one is wanted",
                 ));
             }
             Some(_) => return Err(self.fault("a quoted name or an index belongs in brackets")),
@@ -173,7 +173,7 @@ impl Parser {
                 Ok(step)
             }
             Some(',' | ':') => {
-                Err(self.fault("unions and slices may name several values, and a column takes one"))
+                Err(self.fault("unions and slices may name several values, and one is wanted"))
             }
             _ => Err(self.fault("']' is missing")),
         }

@@ -11,6 +11,7 @@ pub mod code;
 pub mod deletion;
 pub mod duration;
 pub mod errors_spec;
+pub mod event;
 pub mod field_error;
 pub mod group_reset;
 pub mod health;
@@ -30,6 +31,8 @@ pub mod restart;
 pub mod series;
 pub mod sink_spec;
 pub mod skip;
+#[cfg(test)]
+mod spec_laws;
 pub mod stages;
 pub mod start;
 pub mod startup_mode;
@@ -38,6 +41,7 @@ pub mod subtask;
 pub mod topic;
 pub mod topic_pattern;
 pub mod views;
+pub mod watermark;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, CheckpointStatus};
 pub use code::Code;

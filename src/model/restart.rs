@@ -74,9 +74,19 @@ pub enum RestartStrategy {
 }
 
 /// A number that is no NaN: what JSON can hold.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+///
+/// It is read to the nearest millionth, so that what is shown, sent again and stored stays what it is: the last digits of
+/// longer ones are not kept by every reader of JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Factor(pub f64);
+
+impl<'de> Deserialize<'de> for Factor {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let read = f64::deserialize(deserializer)?;
+        Ok(Self((read * 1e6).round() / 1e6))
+    }
+}
 
 /// JSON holds no NaN, so every factor equals itself.
 impl Eq for Factor {}

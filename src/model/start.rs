@@ -88,6 +88,33 @@ impl StartFrom {
             },
         }
     }
+
+    /// The startup mode that means the same; `None` for what no mode says.
+    #[must_use]
+    pub fn as_mode(&self) -> Option<StartupMode> {
+        match self {
+            Self::GroupOffsets => Some(StartupMode::GroupOffsets),
+            Self::Earliest => Some(StartupMode::Earliest),
+            Self::Latest => Some(StartupMode::Latest),
+            Self::Timestamp { timestamp } => Some(StartupMode::Timestamp {
+                timestamp: *timestamp,
+            }),
+            Self::SpecificOffsets { offsets } => Some(StartupMode::SpecificOffsets {
+                offsets: offsets.clone(),
+            }),
+            Self::Auto | Self::Checkpoint { .. } | Self::Ago { .. } | Self::Shift { .. } => None,
+        }
+    }
+}
+
+/// What a start does about partitions that were read and do not exist any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartitionGonePolicy {
+    /// Their positions stay, for the day on which the same topic comes back.
+    Keep,
+    /// Their positions are dropped. A topic that comes back all the same is a new one, and is read from its first record.
+    Forget,
 }
 
 /// A start that was asked for ahead of time (`apply: next-start`): the next operator's start uses it, once.
@@ -147,6 +174,9 @@ pub struct StartRequest {
     pub on_missing_group_offset: Option<PositionPolicy>,
     /// Overrides the spec's `on_topic_recreated` for this start.
     pub on_topic_recreated: Option<PositionPolicy>,
+    /// What becomes of the positions of partitions that do not exist any more; `keep` if nothing is said.
+    #[serde(default)]
+    pub on_partition_gone: Option<PartitionGonePolicy>,
     /// Why, for the history.
     pub reason: Option<String>,
 }
@@ -162,6 +192,7 @@ impl StartRequest {
             on_out_of_range: None,
             on_missing_group_offset: None,
             on_topic_recreated: None,
+            on_partition_gone: None,
             reason: None,
         }
     }
@@ -202,6 +233,7 @@ impl StartRequest {
             on_out_of_range: reader.optional("on_out_of_range"),
             on_missing_group_offset: reader.optional("on_missing_group_offset"),
             on_topic_recreated: reader.optional("on_topic_recreated"),
+            on_partition_gone: reader.optional("on_partition_gone"),
             reason: reader.optional("reason"),
         };
         if request.plan.is_some()

@@ -1,6 +1,9 @@
 //! How far a bounded run has come. Pure.
 
+use std::collections::BTreeMap;
+
 use crate::model::{
+    job_status::LivePartition,
     stop_at::{BoundedRun, StopAt},
     topic::TopicPartition,
     views::{BoundedView, PartitionOffsetsView},
@@ -12,6 +15,7 @@ pub(crate) fn bounded_view(
     stop_at: Option<&StopAt>,
     run: Option<&BoundedRun>,
     partitions: &[PartitionOffsetsView],
+    live: Option<&BTreeMap<TopicPartition, LivePartition>>,
     parked: &[TopicPartition],
 ) -> Option<BoundedView> {
     let stop_at = stop_at?;
@@ -32,16 +36,17 @@ pub(crate) fn bounded_view(
             continue;
         };
         view.partitions += 1;
-        let stands_at = partition.position.or(partition.checkpointed);
+        let measured = partition.position.or(partition.checkpointed);
+        // What is left needs no end of a log, so it is told as of now, like what is parked.
+        let name = TopicPartition::new(partition.topic.as_str(), partition.partition);
+        let now = live.and_then(|live| live.get(&name)?.position);
+        let stands_at = now.or(measured);
         let left = stands_at.map(|position| end.distance_from(position).max(0));
         view.remaining = view.remaining.zip(left).map(|(sum, left)| sum + left);
         view.ended_partitions += usize::from(left == Some(0));
-        let has_read_all = stands_at >= partition.readable_end && partition.readable_end.is_some();
+        let has_read_all = measured >= partition.readable_end && partition.readable_end.is_some();
         if left.is_some_and(|left| left > 0) && has_read_all {
-            view.waits_for_log.push(TopicPartition::new(
-                partition.topic.as_str(),
-                partition.partition,
-            ));
+            view.waits_for_log.push(name);
         }
     }
     Some(view)

@@ -234,6 +234,7 @@ impl Comparison<'_> {
                 &flags,
             ),
             retention: self.retention(partition, checkpointed.zip(bounds), lag, &flags),
+            watermark: live.and_then(|live| live.watermark.clone()),
             parked: None,
             flags,
         }
@@ -862,6 +863,7 @@ mod tests {
                 position: Offset::new(position),
                 stop_offset: None,
                 reason: None,
+                watermark: None,
             };
             BTreeMap::from([(partition(), partition_view)])
         };

@@ -8,6 +8,7 @@ use crate::{
     engine::error::{ErrorClass, KafkaError, SinkError, StoreError},
     model::{
         code::Code, field_error::FieldError, ids::JobName, operation::Operation, resolver::Blocker,
+        views::NextStep,
     },
 };
 
@@ -30,11 +31,13 @@ pub struct ServiceError {
     /// The job it is about.
     pub job: Option<JobName>,
     /// Every fault of a document.
-    pub errors: Vec<FieldError>,
+    pub errors: Box<[FieldError]>,
     /// Members that the caller may repeat the call with.
-    pub choices: Vec<Value>,
+    pub choices: Box<[Value]>,
     /// What stands against a start.
-    pub blockers: Vec<Blocker>,
+    pub blockers: Box<[Blocker]>,
+    /// Whole lines to copy, one for each way out.
+    pub next: Box<[NextStep]>,
     /// The operation that is in the way.
     pub operation: Option<Box<Operation>>,
     /// How soon the same call may succeed without anybody changing anything; `None` if it cannot.
@@ -54,9 +57,10 @@ impl ServiceError {
             detail: detail.into(),
             hint: None,
             job: None,
-            errors: Vec::new(),
-            choices: Vec::new(),
-            blockers: Vec::new(),
+            errors: Box::default(),
+            choices: Box::default(),
+            blockers: Box::default(),
+            next: Box::default(),
             operation: None,
             retry_after,
         }
@@ -79,21 +83,28 @@ impl ServiceError {
     /// Adds the faults of a document.
     #[must_use]
     pub fn errors(mut self, errors: Vec<FieldError>) -> Self {
-        self.errors = errors;
+        self.errors = errors.into();
         self
     }
 
     /// Adds what the caller may choose from.
     #[must_use]
     pub fn choices(mut self, choices: Vec<Value>) -> Self {
-        self.choices = choices;
+        self.choices = choices.into();
         self
     }
 
     /// Adds what stands against a start.
     #[must_use]
     pub fn blockers(mut self, blockers: Vec<Blocker>) -> Self {
-        self.blockers = blockers;
+        self.blockers = blockers.into();
+        self
+    }
+
+    /// Adds lines to copy.
+    #[must_use]
+    pub fn next(mut self, next: Vec<NextStep>) -> Self {
+        self.next = next.into();
         self
     }
 
@@ -160,6 +171,9 @@ impl ServiceError {
         }
         if !self.blockers.is_empty() {
             add("blockers", json!(self.blockers));
+        }
+        if !self.next.is_empty() {
+            add("next", json!(self.next));
         }
         problem
     }

@@ -4,6 +4,7 @@
 //! takes the lease first and decides afterwards (fence, then read, then decide); whatever it waits for outside is waited
 //! for without end, and a stop or a shutdown takes precedence at each of these waits.
 
+mod crashes;
 mod delete;
 mod ends;
 mod live_skip;
@@ -15,8 +16,9 @@ mod starts;
 mod stops;
 mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::ControlFlow, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use serde_json::{Value, json};
 use tokio::{
     task::JoinSet,
@@ -99,6 +101,12 @@ pub(crate) struct JobTask {
     ended_run: Option<(u64, u64)>,
     /// The stop of the restart that is being carried out, while its start is not done.
     stopped_for: Option<(OperationId, Option<StopReport>)>,
+    /// What is being carried out, in case it crashes.
+    at_work: crashes::AtWork,
+    /// The operation that crashed last: it is taken up again when the pause is over.
+    crashed_operation: Option<OperationId>,
+    /// How long the run lasted that has ended since the last crash.
+    ran_for: Duration,
 }
 
 /// What there is to do.
@@ -117,6 +125,12 @@ enum Work {
     Delete(Box<Operation>, Value),
     /// Somebody else has deleted the job.
     Gone,
+}
+
+/// How the task ends.
+enum Last {
+    ShutDown,
+    Forget,
 }
 
 struct Asked {
@@ -170,32 +184,51 @@ impl JobTask {
             next_kind,
             ended_run: None,
             stopped_for: None,
+            at_work: crashes::AtWork::Looking,
+            crashed_operation: None,
+            ran_for: Duration::ZERO,
         }
     }
 
-    /// Runs until the server goes down or the job is deleted.
+    /// Runs until the server goes down or the job is deleted. What crashes here is a crash of the job, like one of its run.
     pub(crate) async fn run(mut self) {
         loop {
-            match self.next_work().await {
-                Work::Shutdown => return self.shut_down().await,
-                Work::Ended(end) => self.run_ended(end).await,
-                Work::Start(asked) => self.start(Some(&asked)).await,
-                Work::Stop(operation, request) => self.stop(&operation, &request).await,
-                Work::Restart(operation, request) => self.restart_job(*operation, &request).await,
-                Work::Skip(operation, request) => self.skip(&operation, &request).await,
-                Work::AutoStart => self.start(None).await,
-                Work::Settle => self.settle_leftovers().await,
-                Work::ResetOffsets(operation, request) => {
-                    self.reset_offsets(&operation, &request).await;
-                }
-                Work::Delete(operation, request) => {
-                    if self.delete(&operation, &request).await {
-                        return;
-                    }
-                }
-                Work::Gone => return self.core.forget(&self.job),
+            match AssertUnwindSafe(self.next_step()).catch_unwind().await {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(Last::ShutDown)) => return self.shut_down().await,
+                Ok(ControlFlow::Break(Last::Forget)) => return,
+                Err(panic) => self.task_crashed(panic).await,
             }
         }
+    }
+
+    async fn next_step(&mut self) -> ControlFlow<Last> {
+        self.at_work = crashes::AtWork::Looking;
+        let work = self.next_work().await;
+        self.at_work = crashes::AtWork::on(&work, self.next_kind);
+        match work {
+            Work::Shutdown => return ControlFlow::Break(Last::ShutDown),
+            Work::Ended(end) => self.run_ended(end).await,
+            Work::Start(asked) => self.start(Some(&asked)).await,
+            Work::Stop(operation, request) => self.stop(&operation, &request).await,
+            Work::Restart(operation, request) => self.restart_job(*operation, &request).await,
+            Work::Skip(operation, request) => self.skip(&operation, &request).await,
+            Work::AutoStart => self.start(None).await,
+            Work::Settle => self.settle_leftovers().await,
+            Work::ResetOffsets(operation, request) => {
+                self.reset_offsets(&operation, &request).await;
+            }
+            Work::Delete(operation, request) => {
+                if self.delete(&operation, &request).await {
+                    return ControlFlow::Break(Last::Forget);
+                }
+            }
+            Work::Gone => {
+                self.core.forget(&self.job);
+                return ControlFlow::Break(Last::Forget);
+            }
+        }
+        ControlFlow::Continue(())
     }
 
     // What there is to do.
@@ -260,6 +293,9 @@ impl JobTask {
         let mut checkpoints = Vec::new();
         let mut work = None;
         for (operation, request) in open {
+            if self.waits_after_crash(Some(&operation.id)) {
+                continue;
+            }
             match operation.kind {
                 OperationKind::Checkpoint => checkpoints.push((operation, request)),
                 OperationKind::Stop => {
@@ -324,7 +360,7 @@ impl JobTask {
             (
                 DesiredState::Stopped,
                 JobState::Starting | JobState::Running | JobState::Stopping | JobState::BackingOff,
-            ) => Some(Work::Settle),
+            ) => (!self.waits_after_crash(None)).then_some(Work::Settle),
         }
     }
 

@@ -12,6 +12,7 @@ use super::{
     comparison::{CheckpointSource, Comparison, compare, job_lag, totals},
     core::{Core, JobEntry, JobFacts},
     error::Result,
+    monitor::{REUSE, measure},
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
@@ -35,6 +36,7 @@ use crate::{
         views::{
             BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
             LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
+            WatermarkView,
         },
     },
     store::JobRow,
@@ -42,6 +44,9 @@ use crate::{
 
 /// How long a check of readiness may take.
 const READINESS_DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a caller waits for the measurement of a job that does not run.
+const AT_REST: Duration = Duration::from_secs(1);
 
 /// Everything that a view of a job shows, taken at one moment.
 pub(crate) struct Standing {
@@ -131,6 +136,7 @@ impl Standing {
             facts.spec().source.stop_at.as_ref(),
             facts.bounded.as_ref(),
             &partitions,
+            status.as_ref().map(|status| &*status.partitions),
             &status
                 .iter()
                 .flat_map(|status| status.parked.keys().cloned())
@@ -148,6 +154,8 @@ impl Standing {
             failure: row.failure.as_ref(),
             parked: &parked,
             lag: &lag,
+            lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
+            source: &row.spec.source,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             outside_log: outside_log(&partitions),
             mode: &row.spec.startup_mode,
@@ -261,6 +269,7 @@ impl Standing {
             waiting: self.waiting,
             crash_loop: self.crash_loop,
             limits: limits_view(&row.spec, status),
+            watermark: watermark_view(&row, status, core.now()),
             stages: status.map(|status| stages_view(&status.stages)),
             bottleneck: status.map(|status| {
                 let running = row
@@ -313,6 +322,32 @@ fn limits_view(spec: &JobSpec, status: Option<&JobStatus>) -> LimitsView {
         throttled_ms: status
             .map(|status| i64::try_from(status.throttled_for.as_millis()).unwrap_or(i64::MAX)),
     }
+}
+
+/// Of a job that runs what its run keeps, otherwise what the next one would.
+fn watermark_view(
+    row: &JobRow,
+    status: Option<&JobStatus>,
+    now: DateTime<Utc>,
+) -> Option<WatermarkView> {
+    let running = row.running.as_ref().filter(|_| status.is_some());
+    let spec = running.map_or(&row.spec, |running| &running.spec);
+    let strategy = spec.watermark.as_ref()?.strategy;
+    let shown = status.and_then(|status| status.watermark.clone());
+    let timestamp = shown.as_ref().and_then(|shown| shown.timestamp);
+    Some(WatermarkView {
+        strategy,
+        timestamp,
+        lag_ms: timestamp.map(|timestamp| (now - timestamp).num_milliseconds()),
+        idle: shown.as_ref().map(|shown| shown.idle),
+        idle_partitions: shown.as_ref().map(|shown| shown.idle_partitions),
+        late_records: shown.as_ref().map(|shown| shown.late_records),
+        held_by: shown.as_ref().and_then(|shown| shown.held_by.clone()),
+        paused_partitions: shown
+            .as_ref()
+            .map_or_else(Vec::new, |shown| shown.paused_partitions.clone()),
+        subtasks: shown.map_or_else(Vec::new, |shown| shown.subtasks),
+    })
 }
 
 /// The positions that belong to the ends of the logs, or the newest where those are of an older run.
@@ -481,7 +516,21 @@ impl Service {
             // Not measured yet: a job that was just made, or a server that just came up.
             super::monitor::refresh_checkpoint(&self.core, &job).await;
         }
+        self.look_at_rest(&job).await;
         Ok(Standing::take(&self.core, &job).view(&self.core))
+    }
+
+    /// Measures a job that does not run: it is measured rarely by itself, and "nothing is unread" must not be old. Brokers
+    /// that do not answer are not waited for.
+    async fn look_at_rest(&self, job: &JobEntry) {
+        let asks = {
+            let facts = job.shared();
+            facts.run.is_none() && facts.brokers.error.is_none()
+        };
+        if asks {
+            // Late is no fault: the sentence says as of when it is.
+            drop(timeout(AT_REST, measure(&self.core, job, REUSE)).await);
+        }
     }
 
     pub(super) async fn check_readiness(&self) -> Readiness {
@@ -561,6 +610,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             checkpointed: partition.checkpointed,
             group_committed: partition.group_committed,
             lag: partition.lag,
+            watermark: partition.watermark,
         });
     JobMetrics {
         partitions: partitions.collect(),
@@ -596,6 +646,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             .map_or(0, |crash_loop| crash_loop.restart),
         limits: status.map(|status| status.limits),
         throttled_for: status.map(|status| status.throttled_for),
+        watermark: status.and_then(|status| status.watermark.clone()),
         stages: status.map(|status| StageTimes::sum(&status.stages.totals)),
     }
 }

@@ -9,6 +9,7 @@ mod core;
 mod dead_letters;
 mod deletions;
 pub mod error;
+mod events;
 mod job_task;
 mod jobs;
 mod lease_keeper;
@@ -43,9 +44,9 @@ pub use self::{
     core::Settings,
     error::{Result, ServiceError},
     queries::{
-        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, JobFilter, JobMetrics,
-        JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics, Readiness,
-        ReadinessCheck, RecordsQuery, SeriesQuery, SpecPrecondition,
+        Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, EventQuery, JobFilter,
+        JobMetrics, JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics,
+        Readiness, ReadinessCheck, RecordsQuery, SeriesQuery, SpecPrecondition,
     },
     series::{SERIES_COARSE, SERIES_FINE, SERIES_RECENT, SERIES_WINDOW},
 };
@@ -59,8 +60,8 @@ use crate::model::{
     skip::SkipRequest,
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
-        AttemptList, CheckpointList, CheckpointView, DeleteReport, JobList, JobView, OffsetsView,
-        OperationList, RecordsView, ResetReport, SeriesView, SkipReport, SpecApplied,
+        AttemptList, CheckpointList, CheckpointView, DeleteReport, EventList, JobList, JobView,
+        OffsetsView, OperationList, RecordsView, ResetReport, SeriesView, SkipReport, SpecApplied,
         StartPlanView, StartupModeView,
     },
 };
@@ -395,6 +396,14 @@ impl Service {
     /// `job-not-found`; `store-unreachable` for a job that was never read.
     pub async fn series(&self, job: &JobName, query: &SeriesQuery) -> Result<SeriesView> {
         self.show_series(job, query).await
+    }
+
+    /// Lists what happened to a job, newest first.
+    ///
+    /// # Errors
+    /// `job-not-found`, `invalid-cursor`, `invalid-request` for a kind that does not exist, `store-unreachable`.
+    pub async fn events(&self, job: &JobName, query: &EventQuery) -> Result<EventList> {
+        self.find_events(job, query).await
     }
 
     /// Lists checkpoints, newest first.

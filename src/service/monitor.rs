@@ -277,6 +277,7 @@ fn sample(
                 Some(bounds) => Some(up_to(bounds.latest)),
                 None => None,
             },
+            held_back: live.watermark.as_ref().is_some_and(|one| one.paused),
         };
         (partition.clone(), sample)
     });
@@ -436,6 +437,7 @@ mod tests {
                     position: Offset::new(4),
                     stop_offset: None,
                     reason: None,
+                    watermark: None,
                 },
             )])),
             at: chrono::DateTime::UNIX_EPOCH,

@@ -2,6 +2,8 @@
 //!
 //! Pure, so that every situation is a row of a table. A step is only proposed where it helps; a job that does well gets none.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::model::{
@@ -9,6 +11,7 @@ use crate::model::{
     code::Code,
     health::{Health, HealthReason, HealthStatus},
     ids::{CheckpointId, JobName},
+    job::SourceSpec,
     job_state::{DesiredState, JobState},
     job_status::{FailedRecord, JobFailure},
     offset::Offset,
@@ -21,7 +24,11 @@ use crate::model::{
 };
 
 /// Parked records for which the lines are shown; a page of the same lines helps nobody.
-const RECORDS_SHOWN: usize = 3;
+const RECORDS_SHOWN: usize = 5;
+/// Parked partitions that a sentence tells with their reason.
+const PARKED_TOLD: usize = 3;
+/// Measurements that are older than this are told with their age.
+const FRESH_MS: i64 = 3_000;
 
 /// Writes curl lines that call this server.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +84,11 @@ impl Curl<'_> {
         self.send("POST", "/restart?wait=90s", given.as_ref())
     }
 
+    /// A change of the spec.
+    pub(crate) fn patch_spec(&self, patch: &Value) -> String {
+        self.send("PATCH", "/spec", Some(patch))
+    }
+
     /// The lines that every job shows.
     pub(crate) fn commands(&self) -> Commands {
         Commands {
@@ -107,6 +119,10 @@ pub(crate) struct Situation<'a> {
     /// What the run does not read.
     pub(crate) parked: &'a [ParkedPartition],
     pub(crate) lag: &'a JobLag,
+    /// Milliseconds since the lags were measured.
+    pub(crate) lag_age_ms: Option<i64>,
+    /// What the spec reads.
+    pub(crate) source: &'a SourceSpec,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
     pub(crate) outside_log: usize,
@@ -168,10 +184,14 @@ fn stopped(situation: &Situation<'_>) -> String {
             situation.mode.name()
         ),
     };
+    let as_of = match situation.lag_age_ms {
+        Some(age) if age >= FRESH_MS => format!(" as of {} s ago", age / 1_000),
+        Some(_) | None => String::new(),
+    };
     let unread = situation
         .lag
         .checkpoint
-        .map_or_else(String::new, |lag| format!("; {}", unread(lag)));
+        .map_or_else(String::new, |lag| format!("; {}{as_of}", unread(lag)));
     let outside = match situation.outside_log {
         // Either the refusal says it, or the positions do not come from the checkpoint.
         _ if situation.refused.is_some() || situation.pending_start.is_some() => String::new(),
@@ -211,7 +231,15 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         HealthStatus::Blocked => {
             // A partition that is parked is all that stands between a bounded run and its end, and must be seen as that.
             let waits = situation.bounded.filter(|run| !run.parked.is_empty());
-            let waits = waits.map_or("", |_| "; the bounded run does not end until it goes on");
+            let parked = several_parked(situation.parked);
+            let reason = parked.as_deref().unwrap_or(reason);
+            let until = match parked {
+                Some(_) => "they go on",
+                None => "it goes on",
+            };
+            let waits = waits.map_or_else(String::new, |_| {
+                format!("; the bounded run does not end until {until}")
+            });
             format!("running, but blocked: {reason}{waits}")
         }
         HealthStatus::Ok
@@ -232,6 +260,38 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
             format!("running; {lag}{ahead}")
         }
     }
+}
+
+/// How many partitions are parked, and which; `None` for fewer than two, of which the reason says everything.
+fn several_parked(parked: &[ParkedPartition]) -> Option<String> {
+    if parked.len() < 2 {
+        return None;
+    }
+    let told = parked.iter().take(PARKED_TOLD).map(|parked| {
+        let at = parked
+            .offset
+            .map_or_else(String::new, |offset| format!(" at offset {offset}"));
+        format!("{}{at}: {}", parked.topic_partition(), parked.detail)
+    });
+    let mut parts: Vec<String> = told.collect();
+    let others: Vec<String> = parked
+        .iter()
+        .skip(PARKED_TOLD)
+        .take(PARKED_TOLD * 4)
+        .map(|parked| format!("{} ({})", parked.topic_partition(), parked.code))
+        .collect();
+    if !others.is_empty() {
+        parts.push(others.join(", "));
+    }
+    let named = PARKED_TOLD * 5;
+    if parked.len() > named {
+        parts.push(format!("{} more", parked.len() - named));
+    }
+    Some(format!(
+        "{} partitions are parked: {}",
+        parked.len(),
+        parts.join("; ")
+    ))
 }
 
 fn unread(offsets: i64) -> String {
@@ -372,9 +432,16 @@ pub(crate) fn choices(curl: Curl<'_>, refused: &RefusedStart) -> Vec<NextStep> {
         "see what stands against a start, partition by partition",
         curl.get("/start-plan"),
     )];
+    steps.extend(ways_out(refused, |body| curl.start(Some(body))));
+    steps
+}
+
+/// One line for each choice of the blockers: the whole call, with what was asked for and the decision.
+pub(crate) fn ways_out(refused: &RefusedStart, call: impl Fn(&Value) -> String) -> Vec<NextStep> {
+    let mut steps: Vec<NextStep> = Vec::new();
     for blocker in &refused.blockers {
         for choice in &blocker.choices {
-            let line = curl.start(Some(&with_decision(&refused.request, choice)));
+            let line = call(&with_decision(&refused.request, choice));
             if steps.iter().all(|known: &NextStep| known.curl != line) {
                 let why = format!("{}: {}", blocker.code, meaning(blocker.code, choice));
                 steps.push(step(why, line));
@@ -489,31 +556,95 @@ fn past_parked(situation: &Situation<'_>) -> Vec<NextStep> {
             curl.get("/offsets?only=flagged"),
         ));
     }
-    if !steps.is_empty() {
+    let of_records = !steps.is_empty();
+    let is_parked = |code| situation.parked.iter().any(|parked| parked.code == code);
+    // One restart decides all of them: a start that leaves one of the questions open is refused.
+    let asked: Vec<(&str, &str)> = [
+        (Code::OffsetOutOfRange, "on_out_of_range", "out of range"),
+        (Code::TopicRecreated, "on_topic_recreated", "recreated"),
+    ]
+    .into_iter()
+    .filter(|(code, _, _)| is_parked(*code))
+    .map(|(_, member, words)| (member, words))
+    .collect();
+    if of_records && asked.is_empty() {
         steps.push(step(
             "once the cause is mended, try the same records again",
             curl.restart(None),
         ));
     }
-    let is_parked = |code| situation.parked.iter().any(|parked| parked.code == code);
-    for (code, member, words) in [
-        (Code::OffsetOutOfRange, "on_out_of_range", "out of range"),
-        (Code::TopicRecreated, "on_topic_recreated", "recreated"),
+    for (value, place) in [
+        ("earliest", "at the first records that the logs still hold"),
+        ("latest", "at the ends of the logs"),
     ] {
-        if !is_parked(code) {
-            continue;
+        if asked.is_empty() {
+            break;
         }
-        for (value, place) in [
-            ("earliest", "at the first records that the logs still hold"),
-            ("latest", "at the ends of the logs"),
-        ] {
-            steps.push(step(
-                format!("begin the partitions that are {words} {place}; the others go on where they stand"),
-                curl.restart(Some(&json!({member: value}))),
-            ));
-        }
+        let words: Vec<&str> = asked.iter().map(|(_, words)| *words).collect();
+        let body: serde_json::Map<String, Value> = asked
+            .iter()
+            .map(|(member, _)| ((*member).to_owned(), json!(value)))
+            .collect();
+        let records = if of_records {
+            ", and the parked records are tried again"
+        } else {
+            ""
+        };
+        steps.push(step(
+            format!(
+                "begin the partitions that are {} {place}; the others go on where they stand{records}",
+                words.join(" or ")
+            ),
+            curl.restart(Some(&Value::Object(body))),
+        ));
+    }
+    if is_parked(Code::PartitionGone) {
+        steps.extend(past_gone(situation));
     }
     steps
+}
+
+/// Ways on where a topic does not come back.
+fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let source = situation.source;
+    let gone = situation
+        .parked
+        .iter()
+        .filter(|parked| parked.code == Code::PartitionGone);
+    let gone: BTreeSet<&str> = gone.map(|parked| parked.topic.as_str()).collect();
+    let names = gone.iter().copied().collect::<Vec<_>>().join(", ");
+    if source.topic_pattern.is_some() {
+        return vec![step(
+            format!(
+                "only if {names} does not come back (it goes on by itself if it does): drop the positions stored for what is gone"
+            ),
+            curl.restart(Some(&json!({"on_partition_gone": "forget"}))),
+        )];
+    }
+    let left: Vec<&str> = source
+        .topics
+        .iter()
+        .map(String::as_str)
+        .filter(|topic| !gone.contains(topic))
+        .collect();
+    if left.is_empty() {
+        return vec![step(
+            format!(
+                "only if {names} does not come back (it goes on by itself if it does): nothing is left to read, stop the job"
+            ),
+            curl.stop(),
+        )];
+    }
+    vec![
+        step(
+            format!(
+                "only if {names} does not come back (it goes on by itself if it does): take it out of the spec; its positions are kept"
+            ),
+            curl.patch_spec(&json!({"source": {"topics": left}})),
+        ),
+        step("and have that count".to_owned(), curl.restart(None)),
+    ]
 }
 
 /// A look at a record that cannot be processed, and the way past it.
@@ -658,6 +789,53 @@ mod tests {
         }
     }
 
+    fn source() -> SourceSpec {
+        let name = JobName::new("orders").unwrap();
+        let document = json!({
+            "source": {"connection": "main", "topics": ["orders", "payments"]},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"type": "blackhole"}
+        });
+        crate::model::JobSpec::read(&name, &document)
+            .unwrap()
+            .source
+    }
+
+    fn by_pattern() -> &'static SourceSpec {
+        let name = JobName::new("orders").unwrap();
+        let document = json!({
+            "source": {"connection": "main", "topic_pattern": "ord.*"},
+            "startup_mode": {"mode": "earliest"},
+            "sink": {"type": "blackhole"}
+        });
+        let spec = crate::model::JobSpec::read(&name, &document).unwrap();
+        Box::leak(Box::new(spec.source))
+    }
+
+    /// A partition for each code, and with how many records of partitions before them.
+    fn several(records: i64, codes: &[Code]) -> &'static [ParkedPartition] {
+        let at_record = (0..records).map(|number| {
+            let partition =
+                crate::model::TopicPartition::new("orders", i32::try_from(number).unwrap());
+            let mut failure = failure(Code::BlockedOnRecord, true);
+            failure.summary = format!("no JSON {number}");
+            if let Some(record) = &mut failure.record {
+                record.partition = partition.partition;
+                record.offset = number;
+            }
+            ParkedPartition::at(&partition, Offset::new(number), failure)
+        });
+        let others = codes.iter().zip(100..).map(|(code, number)| {
+            let partition = crate::model::TopicPartition::new("orders", number);
+            let failure = JobFailure {
+                summary: format!("why {number}"),
+                ..failure(*code, false)
+            };
+            ParkedPartition::at(&partition, Offset::new(7), failure)
+        });
+        Vec::leak(at_record.chain(others).collect())
+    }
+
     fn parked(failure: JobFailure) -> &'static [ParkedPartition] {
         let partition = crate::model::TopicPartition::new("orders", 3);
         let parked = ParkedPartition::at(&partition, Offset::new(90_412), failure);
@@ -759,6 +937,66 @@ mod tests {
                     ],
                 )
             },
+            Case {
+                reasons: &[Code::BlockedOnRecord],
+                ..case(
+                    "several parked, for several reasons",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = several(2, &[Code::OffsetOutOfRange, Code::TopicRecreated]),
+                    "running, but blocked: 4 partitions are parked: orders/0 at offset 0: no JSON 0; orders/1 at offset 1: no JSON 1; orders/100 at offset 7: why 100; orders/101 (topic-recreated)",
+                    &[
+                        "partition=0&offset=0",
+                        r#"-d '{"topic":"orders","partition":0,"offset":0}'"#,
+                        "partition=1&offset=1",
+                        r#"-d '{"topic":"orders","partition":1,"offset":1}'"#,
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"earliest","on_topic_recreated":"earliest"}'"#,
+                        r#"/restart?wait=90s' -d '{"on_out_of_range":"latest","on_topic_recreated":"latest"}'"#,
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::BlockedOnRecord],
+                ..case(
+                    "so many that they are only counted",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = several(0, &[Code::TopicRecreated; 17]),
+                    "running, but blocked: 17 partitions are parked: orders/100 at offset 7: why 100; orders/101 at offset 7: why 101; orders/102 at offset 7: why 102; orders/103 (topic-recreated), orders/104 (topic-recreated), orders/105 (topic-recreated), orders/106 (topic-recreated), orders/107 (topic-recreated), orders/108 (topic-recreated), orders/109 (topic-recreated), orders/110 (topic-recreated), orders/111 (topic-recreated), orders/112 (topic-recreated), orders/113 (topic-recreated), orders/114 (topic-recreated); 2 more",
+                    &[
+                        r#"-d '{"on_topic_recreated":"earliest"}'"#,
+                        r#"-d '{"on_topic_recreated":"latest"}'"#,
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::PartitionGone],
+                ..case(
+                    "one of two topics is gone",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| s.parked = several(0, &[Code::PartitionGone]),
+                    "running, but blocked: why",
+                    &[
+                        r#"-X PATCH -H 'Content-Type: application/json' 'http://localhost:1/api/v1/jobs/orders/spec' -d '{"source":{"topics":["payments"]}}'"#,
+                        "/restart?wait=90s'",
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::PartitionGone],
+                ..case(
+                    "a topic of a pattern is gone",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| {
+                        s.parked = several(0, &[Code::PartitionGone]);
+                        s.source = by_pattern();
+                    },
+                    "running, but blocked: why",
+                    &[r#"/restart?wait=90s' -d '{"on_partition_gone":"forget"}'"#],
+                )
+            },
             case(
                 "held",
                 JobState::Running,
@@ -829,6 +1067,14 @@ mod tests {
                 HealthStatus::Stopped,
                 |_| {},
                 "stopped; a start goes on from checkpoint 9; 30 offsets are unread",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            case(
+                "stopped, measured a while ago",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| s.lag_age_ms = Some(14_900),
+                "stopped; a start goes on from checkpoint 9; 30 offsets are unread as of 14 s ago",
                 &["/start-plan'", "/start?wait=30s'"],
             ),
             case(
@@ -903,6 +1149,7 @@ mod tests {
     fn every_situation_has_its_sentence_and_its_lines() {
         let job = JobName::new("orders").unwrap();
         let mode = StartupMode::Earliest;
+        let source = source();
         let lag = JobLag {
             position: Some(12),
             checkpoint: Some(30),
@@ -937,6 +1184,8 @@ mod tests {
                 parked: &[],
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+                lag_age_ms: Some(40),
+                source: &source,
                 outside_log: 0,
                 mode: &mode,
                 mode_shadowed: false,
@@ -1035,6 +1284,8 @@ mod tests {
             parked: &[],
             lag: &JobLag::default(),
             last_checkpoint: None,
+            lag_age_ms: None,
+            source: &source(),
             outside_log: 0,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,

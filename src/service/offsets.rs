@@ -111,6 +111,14 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         now,
     });
     facts.mark_parked(&mut partitions);
+    if let Some(status) = status.as_ref().filter(|status| status.watermark.is_some()) {
+        // These are not compared with the ends of the logs: as they are now.
+        for shown in &mut partitions {
+            let partition = TopicPartition::new(shown.topic.as_str(), shown.partition);
+            let live = status.partitions.get(&partition);
+            shown.watermark = live.and_then(|live| live.watermark.clone());
+        }
+    }
     let unanswered = brokers.map(|brokers| {
         brokers
             .values()

@@ -14,6 +14,7 @@ use super::{
     error::{Result, ServiceError},
     next_steps::Curl,
     queries::{Accepted, Caller, OperationQuery},
+    restart::outlives_a_stop,
     startup_mode::refuse_future_start,
     stop_reports::SinkEnd,
 };
@@ -27,7 +28,10 @@ use crate::{
         start::{CheckpointRequest, StartRequest, StopCheckpoint, StopRequest},
         views::{OperationList, StopReport},
     },
-    store::{CreateOperation, IdempotencyKey, NewOperation, OperationFilter, OperationOutcome},
+    store::{
+        CreateOperation, IdempotencyKey, NewOperation, OperationFilter, OperationOutcome,
+        StoredPlan,
+    },
 };
 
 /// How often an operation that is waited for is read again even if nobody says that it ended.
@@ -75,9 +79,10 @@ impl Service {
         refuse_future_start(&request.from, core.now()).map_err(|error| error.job(name))?;
         let job = core.job(name).await?;
         core.refresh(&job).await;
-        if let Some(plan) = &request.plan {
-            self.usable_plan(name, plan).await?;
-        }
+        let plan = match &request.plan {
+            Some(plan) => Some(self.usable_plan(name, plan).await?),
+            None => None,
+        };
         let new = self.new_operation(
             &job,
             OperationKind::Start,
@@ -100,13 +105,13 @@ impl Service {
                 ),
             )
             .job(name)
-            .hint(format!(
-                "To stop it and begin there: {}",
+            .hint(restart_instead(
                 Curl {
                     public_url: &core.settings.public_url,
-                    job: name
-                }
-                .restart(Some(&json!(request)))
+                    job: name,
+                },
+                request,
+                plan.as_ref(),
             )));
         }
         if active && state == JobState::Running {
@@ -347,6 +352,34 @@ impl super::core::Core {
         }
         Ok(())
     }
+}
+
+/// The line for who wanted to start a job that runs. A plan that rests on a checkpoint would be refused by a restart, whose stop
+/// takes another one: what it was made from is asked for anew.
+fn restart_instead(curl: Curl<'_>, request: &StartRequest, plan: Option<&StoredPlan>) -> String {
+    match plan.filter(|plan| !outlives_a_stop(plan)) {
+        Some(plan) => {
+            let line = curl.restart(given(&plan.request, false).as_ref());
+            format!(
+                "The plan rests on a checkpoint, and a stop takes another one. To stop it and begin by the same rules: {line}"
+            )
+        }
+        None => {
+            let line = curl.restart(given(request, true).as_ref());
+            format!("To stop it and begin there: {line}")
+        }
+    }
+}
+
+/// The members that a start was given; `None` for a bare one.
+fn given(request: &StartRequest, with_plan: bool) -> Option<Value> {
+    let mut body = json!(request);
+    body.as_object_mut()?.retain(|name, value| {
+        !(value.is_null() || name == "from" && value == "auto" || name == "plan" && !with_plan)
+    });
+    body.as_object()
+        .is_some_and(|members| !members.is_empty())
+        .then_some(body)
 }
 
 /// The outcome of a start of a job that runs.

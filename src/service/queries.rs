@@ -16,6 +16,7 @@ use crate::model::{
     stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
+    watermark::{JobWatermark, PartitionWatermark},
 };
 
 /// Who calls, and how the call is told apart from a repetition of itself.
@@ -126,6 +127,17 @@ pub struct SeriesQuery {
 /// Which runs of a job to list, newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttemptQuery {
+    /// How many at most.
+    pub limit: usize,
+    /// Where the page begins: a cursor of the page before.
+    pub after: Option<String>,
+}
+
+/// Which entries of a job's history to list, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Kinds to show; all when empty.
+    pub kinds: Vec<String>,
     /// How many at most.
     pub limit: usize,
     /// Where the page begins: a cursor of the page before.
@@ -306,6 +318,8 @@ pub struct JobMetrics {
     pub limits: Option<LimitsSpec>,
     /// How long the limits have held subtasks back in this run; `None` when it does not run.
     pub throttled_for: Option<Duration>,
+    /// How far event time has come; `None` for a job that keeps none or does not run.
+    pub watermark: Option<JobWatermark>,
     /// What the subtasks spent their time on in this run, all together; `None` when it does not run.
     pub stages: Option<StageTimes>,
 }
@@ -329,6 +343,8 @@ pub struct PartitionMetrics {
     pub group_committed: Option<Offset>,
     /// The lags.
     pub lag: PartitionLag,
+    /// How far its event time has come; `None` for a job that keeps none or does not run.
+    pub watermark: Option<PartitionWatermark>,
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Service {
         if blockers.is_empty() {
             return Ok(());
         }
-        let mut refused = start_blocked(&decision.row, &decision.resolved);
+        let mut refused = start_blocked(&self.core, &decision.row, &decision.resolved, start, true);
         refused.detail.push_str("; nothing was stopped");
         Err(refused)
     }
@@ -110,12 +110,16 @@ impl Service {
     }
 }
 
+/// Whether a plan says itself where every partition begins; the stop's own checkpoint makes any other one stale.
+pub(super) fn outlives_a_stop(plan: &StoredPlan) -> bool {
+    plan.resolved.basis == StartBasis::OneShot
+        && plan.request.partitions.is_none()
+        && plan.pending_start.is_none()
+}
+
 /// The stop's own checkpoint would make such a plan stale: said before anything is stopped.
 fn refuse_plan_of_checkpoint(job: &JobName, plan: &StoredPlan) -> Result<()> {
-    let moves_everything = plan.resolved.basis == StartBasis::OneShot
-        && plan.request.partitions.is_none()
-        && plan.pending_start.is_none();
-    if moves_everything {
+    if outlives_a_stop(plan) {
         return Ok(());
     }
     Err(ServiceError::new(

@@ -22,7 +22,7 @@ use crate::{
         job_status::FailedRecord,
         offset::Offset,
         operation::OperationKind,
-        resolver::ResolvedStart,
+        resolver::{Parking, ResolvedStart},
         skip::{SkipRequest, SkipVerdict, judge},
         start::StartRequest,
         views::SkipReport,
@@ -53,9 +53,10 @@ pub(crate) fn position_in(
 ) -> Result<Option<Offset>> {
     let partition = request.topic_partition();
     resolved
-        .read_partitions()
-        .find(|planned| planned.topic_partition() == partition)
-        .map(|planned| planned.start_at)
+        .partitions
+        .iter()
+        .find(|planned| planned.exists() && planned.topic_partition() == partition)
+        .map(|planned| planned.start_at.or(planned.kept))
         .ok_or_else(|| {
             ServiceError::new(
                 Code::UnknownPartition,
@@ -253,6 +254,8 @@ impl Service {
                 intent: &intent,
                 state: &state,
                 sink: &progress,
+                // What stands against other partitions is no matter of this one.
+                parking: Parking::of(row.spec.errors.block, &row.parked, true),
             };
             let facts = gather(&*cluster, &question, core.now()).await?;
             Ok::<_, ServiceError>(question.resolve(&facts))
@@ -270,7 +273,10 @@ impl Service {
             .and_then(|resolved| resolved)
             .map_err(|error| error.job(name))?;
         if !resolved.blockers.is_empty() {
-            return Err(super::job_task::start_blocked(&row, &resolved));
+            let request = StartRequest::auto();
+            return Err(super::job_task::start_blocked(
+                core, &row, &resolved, &request, false,
+            ));
         }
         let stands_at = position_in(&resolved, request).map_err(|error| error.job(name))?;
         match judge(request, stands_at, &failed_at(&row)) {

@@ -340,7 +340,7 @@ impl Service {
                     format!("the stored spec cannot be shown: {error}"),
                 )
             })?;
-            merge(&mut document, patch);
+            merge_spec(&mut document, patch);
             let precondition = SpecPrecondition {
                 // Without a precondition of the caller, the patch goes on top of what was just read.
                 if_match: Some(if_match.unwrap_or(generation)),
@@ -396,6 +396,9 @@ pub(crate) async fn apply_live(run: &JobHandle, spec: &JobSpec) {
     run.set_checkpointing(spec.checkpoint.clone()).await;
     run.set_limits(spec.limits).await;
     run.set_discovery(spec.source.partition_discovery.clone())
+        .await;
+    let source = &spec.source;
+    run.set_policies(source.on_out_of_range, source.on_topic_recreated)
         .await;
 }
 
@@ -494,6 +497,37 @@ async fn topic_warnings(
     }])
 }
 
+/// Members of a spec that are one of several kinds: where each stands, and the member that says which kind it is.
+const KINDS: &[(&[&str], &str)] = &[
+    (&["startup_mode"], "mode"),
+    (&["source", "stop_at"], "mode"),
+    (&["restart"], "strategy"),
+    (&["errors", "on_bad_record"], "policy"),
+    (&["sink"], "type"),
+];
+
+/// Merges a patch into a spec that is shown with its defaults. Where the patch changes the kind of a member, what stands there
+/// belongs to the old kind, and nobody has written it: it goes.
+fn merge_spec(document: &mut Value, patch: &Value) {
+    for (path, tag) in KINDS {
+        let at = |document: &Value| {
+            let place = path
+                .iter()
+                .try_fold(document, |place, name| place.get(name));
+            place.and_then(|place| place.get(tag)).cloned()
+        };
+        let (before, after) = (at(document), at(patch));
+        if after.is_none() || before == after {
+            continue;
+        }
+        let pointer = format!("/{}", path.join("/"));
+        if let Some(place) = document.pointer_mut(&pointer) {
+            *place = Value::Null;
+        }
+    }
+    merge(document, patch);
+}
+
 /// Merges a patch into a document as RFC 7396 says: null removes, objects merge, everything else replaces.
 fn merge(document: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
@@ -517,6 +551,7 @@ fn merge(document: &mut Value, patch: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -562,6 +597,116 @@ mod tests {
         ] {
             merge(&mut document, &patch);
             assert_eq!(document, expected, "{patch}");
+        }
+    }
+
+    fn merged(document: &Value, patch: &Value) -> Value {
+        let mut merged = document.clone();
+        merge(&mut merged, patch);
+        merged
+    }
+
+    /// Small documents, with names that meet.
+    fn documents(with_null: bool) -> BoxedStrategy<Value> {
+        let nothing = if with_null { Value::Null } else { json!(false) };
+        let leaf = prop_oneof![
+            Just(nothing),
+            any::<bool>().prop_map(Value::from),
+            (0..3_i64).prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from),
+        ];
+        let tree = leaf.prop_recursive(3, 20, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                members(inner),
+            ]
+        });
+        members(tree.boxed()).boxed()
+    }
+
+    fn members(inner: BoxedStrategy<Value>) -> impl Strategy<Value = Value> {
+        prop::collection::btree_map("[a-d]", inner, 0..4).prop_map(|members| json!(members))
+    }
+
+    /// The patch that makes one document of another.
+    fn difference(from: &Value, to: &Value) -> Value {
+        let (Value::Object(old), Value::Object(new)) = (from, to) else {
+            return to.clone();
+        };
+        let gone = old.keys().filter(|name| !new.contains_key(*name));
+        let mut patch: Map<String, Value> = gone.map(|name| (name.clone(), Value::Null)).collect();
+        for (name, value) in new {
+            match old.get(name) {
+                Some(known) if known == value => {}
+                Some(known) => drop(patch.insert(name.clone(), difference(known, value))),
+                None => drop(patch.insert(name.clone(), value.clone())),
+            }
+        }
+        Value::Object(patch)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Laws of RFC 7396: nothing changes nothing; once is as good as twice; a null removes and is never stored; what is
+        /// not named stays; and every document without nulls can be made of every other one.
+        #[test]
+        fn merging_keeps_its_laws(document in documents(true), patch in documents(true), other in documents(false)) {
+            prop_assert_eq!(&merged(&document, &json!({})), &document);
+            let once = merged(&document, &patch);
+            prop_assert_eq!(&merged(&once, &patch), &once);
+            for (name, value) in patch.as_object().unwrap() {
+                let kept = once.get(name);
+                match value {
+                    Value::Null => prop_assert_eq!(kept, None),
+                    Value::Object(_) => prop_assert!(kept.is_some_and(Value::is_object)),
+                    _ => prop_assert_eq!(kept, Some(value)),
+                }
+            }
+            for (name, value) in document.as_object().unwrap() {
+                prop_assert!(patch.get(name).is_some() || once.get(name) == Some(value));
+            }
+            prop_assert_eq!(merged(&document, &difference(&document, &other)), other);
+        }
+
+        /// Patches that name different members can come in any order.
+        #[test]
+        fn patches_of_different_members_commute(document in documents(true), one in documents(true), another in documents(true)) {
+            let mut another = another;
+            another.as_object_mut().unwrap().retain(|name, _| one.get(name).is_none());
+            prop_assert_eq!(merged(&merged(&document, &one), &another), merged(&merged(&document, &another), &one));
+        }
+    }
+
+    #[test]
+    fn another_kind_takes_nothing_from_the_old_one() {
+        let before = json!({
+            "restart": {"strategy": "exponential", "initial": "1s", "max": "1m"},
+            "source": {"topics": ["orders"], "stop_at": {"mode": "timestamp", "timestamp": "2026-11-28T02:00:00Z"}},
+        });
+        for (patch, restart, stop_at) in [
+            (
+                json!({"restart": {"strategy": "none"}, "source": {"stop_at": {"mode": "latest"}}}),
+                json!({"strategy": "none"}),
+                json!({"mode": "latest"}),
+            ),
+            // The same kind, or no word of it: what stands there stays.
+            (
+                json!({"restart": {"strategy": "exponential", "max": "5m"}}),
+                json!({"strategy": "exponential", "initial": "1s", "max": "5m"}),
+                before["source"]["stop_at"].clone(),
+            ),
+            (
+                json!({"restart": {"max": "5m"}, "source": {"stop_at": null}}),
+                json!({"strategy": "exponential", "initial": "1s", "max": "5m"}),
+                json!(null),
+            ),
+        ] {
+            let mut document = before.clone();
+            merge_spec(&mut document, &patch);
+            assert_eq!(document["restart"], restart, "{patch}");
+            assert_eq!(document["source"]["stop_at"], stop_at, "{patch}");
+            assert_eq!(document["source"]["topics"], json!(["orders"]), "{patch}");
         }
     }
 

@@ -29,13 +29,13 @@ use crate::{
         checkpoint::{Checkpoint, CheckpointKind, CheckpointPhases, CheckpointStatus},
         code::Code,
         ids::{CheckpointId, JobName, LeaseEpoch},
-        job::{JobSpec, SourceSpec},
+        job::{JobSpec, NewPartitions, SourceSpec},
         resolver::{
-            BrokerFacts, EndFacts, EndInputs, PartitionFacts, PlannedPartition, ProgressKnown,
-            ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis, StartInputs,
-            StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
+            BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
+            ProgressKnown, ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis,
+            StartInputs, StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
         },
-        start::{PartitionsByTopic, PendingStart, StartFrom, StartRequest},
+        start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         stop_at::{BoundedRun, StopAt},
         topic::TopicPartition,
         views::{NextStep, StartPlanView},
@@ -197,7 +197,8 @@ pub(crate) async fn gather(
             facts.partitions.insert(partition, known);
         }
     }
-    if source.topic_pattern.is_some() {
+    facts.by_pattern = source.topic_pattern.is_some();
+    if facts.by_pattern {
         facts.missing_topics = question.state.vanished(source, &described);
     }
     let partitions: Vec<TopicPartition> = facts.partitions.keys().cloned().collect();
@@ -281,6 +282,7 @@ pub(crate) struct StartQuestion<'a> {
     pub(crate) intent: &'a Intent,
     pub(crate) state: &'a StartState,
     pub(crate) sink: &'a SinkFacts,
+    pub(crate) parking: Parking<'a>,
 }
 
 impl<'a> StartQuestion<'a> {
@@ -302,7 +304,9 @@ impl<'a> StartQuestion<'a> {
                 on_topic_recreated: request
                     .on_topic_recreated
                     .unwrap_or(source.on_topic_recreated),
+                forget_gone: request.on_partition_gone == Some(PartitionGonePolicy::Forget),
             },
+            parking: self.parking,
             facts,
         }
     }
@@ -322,6 +326,9 @@ impl<'a> StartQuestion<'a> {
         if let Some(ends) = self.ends() {
             resolve_ends(&mut resolved, &inputs, &ends);
         }
+        if let Some(nothing) = self.nothing_to_read(&resolved) {
+            resolved.summary = nothing;
+        }
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
             resolved.warnings.push(Warning {
@@ -332,6 +339,24 @@ impl<'a> StartQuestion<'a> {
             });
         }
         resolved
+    }
+
+    /// The sentence of a start that finds nothing to read. What appears later is found by the run, and begins by its rules.
+    fn nothing_to_read(&self, resolved: &ResolvedStart) -> Option<String> {
+        let source = &self.spec.source;
+        let pattern = source.topic_pattern.as_ref()?;
+        if resolved.read_partitions().next().is_some() {
+            return None;
+        }
+        let begin = match source.partition_discovery.new_partitions {
+            NewPartitions::Earliest => "at their first record".to_owned(),
+            NewPartitions::StartupMode => {
+                format!("by the startup mode ({})", self.spec.startup_mode.name())
+            }
+        };
+        Some(format!(
+            "read nothing yet: no topic matches {pattern} now; the partitions of those that appear begin {begin}"
+        ))
     }
 }
 
@@ -406,7 +431,7 @@ pub(crate) fn what_changed_outside(
         .resolved
         .partitions
         .iter()
-        .filter(|planned| planned.is_read())
+        .filter(|planned| planned.exists())
         .map(|planned| (planned.topic_partition(), planned))
         .collect();
     let then: BTreeSet<&TopicPartition> = planned.keys().collect();
@@ -424,7 +449,11 @@ pub(crate) fn what_changed_outside(
         let Some(facts) = facts.partitions.get(&partition) else {
             continue;
         };
-        let ids = planned.topic_id.as_ref().zip(facts.topic_id.as_ref());
+        let parking = planned.parked.as_ref();
+        let replaced_by = parking.and_then(|parking| parking.replaced_by.as_ref());
+        let ids = replaced_by
+            .or(planned.topic_id.as_ref())
+            .zip(facts.topic_id.as_ref());
         if ids.is_some_and(|(then, now)| then != now) {
             changes.push(format!("{partition}: the topic was created again"));
         } else if let (Some(start), Some(bounds)) = (planned.start_at, facts.bounds)
@@ -606,6 +635,11 @@ impl Service {
             };
             choices(curl, &refused).split_off(1)
         };
+        // A stop takes another checkpoint, and what is passed over or read again is counted from that one.
+        let since = match plan.state.filter(|_| row.running.is_some()) {
+            Some(id) => format!("; counted from checkpoint {id}, and the job reads on"),
+            None => String::new(),
+        };
         StartPlanView {
             job: row.name.clone(),
             generation: plan.generation,
@@ -614,7 +648,10 @@ impl Service {
             startup_mode: mode_effect(row, has_state),
             next,
             catch_up_ms: row.spec.limits.time_for(plan.resolved.totals.to_read),
-            resolved: plan.resolved,
+            resolved: ResolvedStart {
+                summary: plan.resolved.told() + &since,
+                ..plan.resolved
+            },
         }
     }
 
@@ -653,6 +690,7 @@ impl Service {
             intent: &intent,
             state: &state,
             sink: &sink,
+            parking: Parking::of(row.spec.errors.block, &row.parked, false),
         };
         let asked = async {
             let facts = gather(&*cluster, &question, core.now());
@@ -718,6 +756,7 @@ mod tests {
             (TopicPartition::new("orders", *number), facts)
         });
         BrokerFacts {
+            by_pattern: false,
             partitions: partitions.collect(),
             missing_topics: Vec::new(),
             ends: EndFacts::default(),
@@ -765,6 +804,7 @@ mod tests {
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
             kept: None,
+            parked: None,
             position_id: (number == 0).then_some(CheckpointId(3)),
             stop_at: None,
             stop_reason: None,

@@ -132,22 +132,28 @@ impl Service {
         self.core.refresh(&job).await;
         let state = self.newest_checkpoint_id(&job).await?;
         let row = job.row();
-        let effect = mode_effect(&row, state.is_some());
-        Ok(StartupModeView {
-            mode: effect.mode,
-            apply: None,
-            generation: row.generation,
-            changed: None,
-            effective: effect.effective,
-            because: effect.because,
-            takes_effect: effect.effective.then_some("next-start"),
-            job_is_running: runs(&job),
-            will_set_aside_checkpoint: state.filter(|_| row.pending_start.is_some()),
+        // Somebody has set the mode for the next start: what was set is what is shown.
+        let ahead = row.pending_start.as_ref();
+        let ahead = ahead.filter(|pending| pending.partitions.is_none());
+        let ahead = ahead.and_then(|pending| pending.from.as_mode());
+        let (mode, apply) = match ahead {
+            Some(mode) => (mode, Some(Apply::NextStart)),
+            None => (row.spec.startup_mode.clone(), None),
+        };
+        let outcome = Outcome {
+            row: &row,
+            mode,
+            apply,
+            changed: false,
+            state,
             estimate: None,
-            pending_start: row.pending_start.clone(),
             discarded: None,
-            warnings: shadow_warning(&row, state),
             dry_run: false,
+        };
+        Ok(StartupModeView {
+            changed: None,
+            warnings: shadow_warning(&row, state),
+            ..view(&job, outcome)
         })
     }
 
@@ -344,7 +350,13 @@ impl Service {
             curl.send("PUT", "/startup-mode", Some(&body))
         };
         let start = json!(StartFrom::from_mode(mode));
-        let movement = estimate.map_or_else(String::new, |totals| movement(&totals));
+        let runs = self.core.job(name).await.is_ok_and(|job| runs(&job));
+        let since = if runs {
+            format!(" (counted from checkpoint {checkpoint}; the job reads on)")
+        } else {
+            String::new()
+        };
+        let movement = estimate.map_or_else(String::new, |totals| movement(&totals) + &since);
         let choices = vec![
             json!({
                 "apply": "next-start",
@@ -453,16 +465,21 @@ fn view(job: &JobEntry, outcome: Outcome<'_>) -> StartupModeView {
             summary: format!("stored, and not used while checkpoint {checkpoint} exists"),
         });
     }
+    let running = runs(job);
     StartupModeView {
         mode,
+        spec_mode: row.spec.startup_mode.clone(),
         apply: outcome.apply.map(Apply::name),
         generation: row.generation,
         changed: Some(outcome.changed),
         effective: because.is_none(),
         because,
         takes_effect: because.is_none().then_some("next-start"),
-        job_is_running: runs(job),
+        job_is_running: running,
         will_set_aside_checkpoint: outcome.state.filter(|_| pending_means_it),
+        estimated_from: outcome
+            .state
+            .filter(|_| outcome.estimate.is_some() && running),
         estimate: outcome.estimate,
         pending_start: row.pending_start.clone(),
         discarded: outcome.discarded,

@@ -95,7 +95,8 @@ async fn run_job(core: Arc<Core>, job: Arc<JobEntry>) {
     let name = job.name.clone();
     let run = || {
         job.shared().run = None;
-        JobTask::new(Arc::clone(&core), Arc::clone(&job)).run()
+        // Large, and one of its kind per job: on the heap.
+        Box::pin(JobTask::new(Arc::clone(&core), Arc::clone(&job)).run())
     };
     until_it_ends(&format!("the task of job {name}"), &core.stopping, run).await;
 }

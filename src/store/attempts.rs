@@ -15,7 +15,7 @@ use super::{
 use crate::{
     engine::{error::StoreError, ports::JobLease},
     model::{
-        attempt::{Attempt, AttemptOutcome},
+        attempt::{Attempt, AttemptKind, AttemptOutcome},
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job_state::JobState,
         job_status::JobFailure,
@@ -38,6 +38,17 @@ pub struct AttemptEnd {
     pub first_of_loop: bool,
 }
 
+/// A run that crashed before its positions were stored, so that nothing is known of it yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeverBegun {
+    /// Why it was to begin.
+    pub kind: AttemptKind,
+    /// Generation of the spec that was to run.
+    pub generation: i64,
+    /// The operation that asked for it.
+    pub operation: Option<OperationId>,
+}
+
 impl Store {
     /// Notes how the run ended. Fenced; a repetition changes nothing.
     ///
@@ -48,13 +59,21 @@ impl Store {
         self.fenced(
             format!("store the end of a run of job {job}"),
             lease,
-            move |connection, _| Box::pin(async move { close(connection, job, &end).await }),
+            move |connection, _| {
+                Box::pin(async move {
+                    close(connection, job, &end).await?;
+                    Ok(())
+                })
+            },
         )
         .await
     }
 
     /// Notes that the run crashed: how it ended, and what is known of the loop. With a next start in it the job backs off,
     /// and its lease stays. Fenced; a repetition changes nothing.
+    ///
+    /// Without an open run it is `never_begun` that crashed; without that, the settling of the newest run of this epoch,
+    /// which then has the crash as its end.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -63,17 +82,26 @@ impl Store {
         lease: &JobLease,
         crash_loop: &CrashLoop,
         end: &AttemptEnd,
+        never_begun: Option<&NeverBegun>,
     ) -> Result<()> {
         let (job, epoch) = (lease.job, lease.epoch);
         let (crash_loop, end) = (crash_loop.clone(), end.clone());
+        let never_begun = never_begun.cloned();
         self.fenced(
             format!("store the crash of job {job}"),
             lease,
             move |connection, owner| {
                 Box::pin(async move {
-                    close(connection, job, &end).await?;
-                    let is_new = keep_loop(connection, job, Some(&crash_loop)).await?;
-                    if !is_new || crash_loop.next_attempt_at.is_none() {
+                    let closed = close(connection, job, &end).await?;
+                    if !keep_loop(connection, job, Some(&crash_loop)).await? {
+                        return Ok(());
+                    }
+                    match never_begun {
+                        _ if closed => {}
+                        Some(run) => add_crashed(connection, job, epoch, &owner, &run, &end).await?,
+                        None => crash_newest(connection, job, epoch, &end).await?,
+                    }
+                    if crash_loop.next_attempt_at.is_none() {
                         return Ok(());
                     }
                     write_state(connection, job, JobState::BackingOff, None).await?;
@@ -129,16 +157,21 @@ pub(super) async fn begin(
     )
     .execute(&mut *connection)
     .await?;
-    // The newest hundred, and of those that began a crash loop twenty more.
+    forget_old(connection, lease.job).await?;
+    keep_loop(connection, lease.job, record.crash_loop.as_ref()).await?;
+    Ok(())
+}
+
+/// The newest hundred stay, and of those that began a crash loop twenty more.
+async fn forget_old(connection: &mut PgConnection, job: JobUid) -> Result<()> {
     sqlx::query!(
         "DELETE FROM attempts WHERE job_uid = $1
             AND id NOT IN (SELECT id FROM attempts WHERE job_uid = $1 ORDER BY id DESC LIMIT 100)
             AND id NOT IN (SELECT id FROM attempts WHERE job_uid = $1 AND first_of_loop ORDER BY id DESC LIMIT 20)",
-        lease.job.0,
+        job.0,
     )
-    .execute(&mut *connection)
+    .execute(connection)
     .await?;
-    keep_loop(connection, lease.job, record.crash_loop.as_ref()).await?;
     Ok(())
 }
 
@@ -154,8 +187,9 @@ pub(super) async fn close_lost(connection: &mut PgConnection, job: JobUid) -> Re
     Ok(())
 }
 
-async fn close(connection: &mut PgConnection, job: JobUid, end: &AttemptEnd) -> Result<()> {
-    sqlx::query!(
+/// Closes the open run; says whether there was one.
+async fn close(connection: &mut PgConnection, job: JobUid, end: &AttemptEnd) -> Result<bool> {
+    let closed = sqlx::query!(
         "UPDATE attempts SET ended_at = clock_timestamp(), outcome = $2, cause = $3::text::json, records = $4, bytes = $5,
                 first_of_loop = $6
          WHERE job_uid = $1 AND ended_at IS NULL",
@@ -164,6 +198,55 @@ async fn close(connection: &mut PgConnection, job: JobUid, end: &AttemptEnd) -> 
         end.cause.as_ref().map(document).transpose()?,
         i64::try_from(end.records).unwrap_or(i64::MAX),
         i64::try_from(end.bytes).unwrap_or(i64::MAX),
+        end.first_of_loop,
+    )
+    .execute(connection)
+    .await?;
+    Ok(closed.rows_affected() > 0)
+}
+
+async fn add_crashed(
+    connection: &mut PgConnection,
+    job: JobUid,
+    epoch: LeaseEpoch,
+    owner: &str,
+    run: &NeverBegun,
+    end: &AttemptEnd,
+) -> Result<()> {
+    sqlx::query!(
+        "INSERT INTO attempts (job_uid, id, kind, epoch, instance, generation, operation_id,
+                               ended_at, outcome, cause, records, bytes, first_of_loop)
+         SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5, $6, clock_timestamp(), $7, $8::text::json, 0, 0, $9
+         FROM attempts WHERE job_uid = $1",
+        job.0,
+        word(&run.kind)?,
+        epoch.0,
+        owner,
+        run.generation,
+        run.operation.as_ref().map(OperationId::as_str),
+        word(&end.outcome)?,
+        end.cause.as_ref().map(document).transpose()?,
+        end.first_of_loop,
+    )
+    .execute(&mut *connection)
+    .await?;
+    forget_old(connection, job).await
+}
+
+/// The run had ended, and what follows its end crashed.
+async fn crash_newest(
+    connection: &mut PgConnection,
+    job: JobUid,
+    epoch: LeaseEpoch,
+    end: &AttemptEnd,
+) -> Result<()> {
+    sqlx::query!(
+        "UPDATE attempts SET outcome = $3, cause = $4::text::json, first_of_loop = first_of_loop OR $5
+         WHERE job_uid = $1 AND epoch = $2 AND id = (SELECT max(id) FROM attempts WHERE job_uid = $1)",
+        job.0,
+        epoch.0,
+        word(&end.outcome)?,
+        end.cause.as_ref().map(document).transpose()?,
         end.first_of_loop,
     )
     .execute(connection)
@@ -218,7 +301,7 @@ async fn select(
                 bytes: count(row.bytes),
                 generation: row.generation,
                 operation: row.operation_id.as_deref().map(OperationId::from_text),
-                checkpoint: CheckpointId(row.checkpoint_id),
+                checkpoint: row.checkpoint_id.map(CheckpointId),
                 instance: row.instance,
                 epoch: LeaseEpoch(row.epoch),
             })

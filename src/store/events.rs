@@ -1,14 +1,14 @@
 //! The history of what happened, and the end of what is kept too long.
 
 use serde_json::Value;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, types::Json};
 
 use super::{
     Result, Store,
     deletions::prune_deleted_jobs,
     words::{document, storable},
 };
-use crate::model::ids::JobUid;
+use crate::model::{event::Event, ids::JobUid};
 
 impl Store {
     /// Adds an entry to the history.
@@ -26,6 +26,27 @@ impl Store {
         self.query(format!("note the event {kind}"), move |connection| {
             Box::pin(async move { note(connection, job, &kind, &actor, &details).await })
         })
+        .await
+    }
+
+    /// Entries of a job's history, newest first: at most `limit`, only of these kinds (of all when empty) and before this id.
+    ///
+    /// # Errors
+    /// See [`StoreError`](crate::engine::error::StoreError).
+    pub async fn events(
+        &self,
+        job: JobUid,
+        kinds: &[String],
+        limit: u32,
+        before: Option<i64>,
+    ) -> Result<Vec<Event>> {
+        let kinds = kinds.to_vec();
+        self.query(
+            format!("read the history of job {job}"),
+            move |connection| {
+                Box::pin(async move { select(connection, job, &kinds, limit, before).await })
+            },
+        )
         .await
     }
 
@@ -57,6 +78,34 @@ impl Store {
         })
         .await
     }
+}
+
+async fn select(
+    connection: &mut PgConnection,
+    job: JobUid,
+    kinds: &[String],
+    limit: u32,
+    before: Option<i64>,
+) -> Result<Vec<Event>> {
+    let rows = sqlx::query!(
+        r#"SELECT id, at, kind, actor, details AS "details: Json<Value>" FROM events
+           WHERE job_uid = $1 AND (cardinality($2::text[]) = 0 OR kind = ANY ($2)) AND ($3::bigint IS NULL OR id < $3)
+           ORDER BY id DESC LIMIT $4"#,
+        job.0,
+        kinds,
+        before,
+        i64::from(limit),
+    )
+    .fetch_all(connection)
+    .await?;
+    let events = rows.into_iter().map(|row| Event {
+        id: row.id,
+        at: row.at,
+        kind: row.kind,
+        actor: row.actor,
+        details: row.details.0,
+    });
+    Ok(events.collect())
 }
 
 /// Adds an entry inside the transaction of what it tells.

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
-pub use attempts::AttemptEnd;
+pub use attempts::{AttemptEnd, NeverBegun};
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
 pub use deletions::HistoryEntry;
 pub use jobs::{CancelStart, JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};

@@ -203,10 +203,28 @@ try {
     return `${table.length} rulers`;
   });
 
+  await check('the events are those of the API', () =>
+    eventually(async () => {
+      const page1 = await api(`/jobs/${encodeURIComponent(job)}/events?limit=20`);
+      const rows = await page.locator('.events tbody tr').evaluateAll((all) =>
+        all.map((one) => [Number(one.dataset.event), ...[...one.querySelectorAll('[data-field]')].map((cell) => cell.textContent)]),
+      );
+      const wanted = page1.items.map(({ id, kind, actor }) => [id, kind.replaceAll('-', ' '), actor]);
+      if (wanted.length === 0) return { complaint: 'the job has none' };
+      if (JSON.stringify(rows) !== JSON.stringify(wanted)) return { complaint: `page has ${JSON.stringify(rows)}, API ${JSON.stringify(wanted)}` };
+      return { note: `${rows.length} events` };
+    }));
+
+  await check('each next step is proposed once', async () => {
+    const lines = await page.locator('.next code').allTextContents();
+    assert(new Set(lines).size === lines.length, `twice: ${lines.join(' | ')}`);
+    return `${lines.length} lines`;
+  });
+
   await check('the attempts are those of the API', () =>
     eventually(async () => {
       const before = await api(`/jobs/${encodeURIComponent(job)}/attempts`);
-      const rows = await page.locator('.attempts tbody tr').evaluateAll((all) =>
+      const rows = await page.locator('.attempts:not(.events) tbody tr').evaluateAll((all) =>
         all.map((one) => [...one.querySelectorAll('[data-field]')].map((cell) => cell.textContent)),
       );
       const wanted = before.items.map(({ attempt, kind, outcome }) => [String(attempt), kind.replaceAll('-', ' '), (outcome ?? '').replaceAll('-', ' ')]);

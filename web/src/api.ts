@@ -146,6 +146,31 @@ export interface AttemptPage {
   next?: string | null;
 }
 
+/** How far event time has come; only of a job that keeps it. `null` where it is not known yet, or the job does not run. */
+export interface Watermark {
+  timestamp: string | null;
+  lag_ms?: number | null;
+  idle?: boolean | null;
+  held_by?: { topic: string; partition: number } | null;
+  idle_partitions?: number | null;
+  paused_partitions?: { topic: string; partition: number }[];
+  late_records?: number | null;
+}
+
+/** One entry of a job's history. */
+export interface HistoryEvent {
+  id: number;
+  at: string;
+  kind: string;
+  actor: string;
+  details?: unknown;
+}
+
+export interface EventPage {
+  items: HistoryEvent[];
+  next?: string | null;
+}
+
 export interface JobView extends JobItem {
   desired_state?: string;
   since?: string | null;
@@ -162,6 +187,7 @@ export interface JobView extends JobItem {
   discovery?: Discovery | null;
   crash_loop?: CrashLoop | null;
   limits?: Limits | null;
+  watermark?: Watermark | null;
   stages?: Stages | null;
   bottleneck?: Bottleneck | null;
   warnings?: Reason[];
@@ -285,6 +311,7 @@ export const paths = {
   jobs: (): string => `${API}/jobs`,
   job: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}`,
   attempts: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/attempts?limit=10`,
+  events: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/events?limit=20`,
   offsets: (job: string): string => `${API}/jobs/${encodeURIComponent(job)}/offsets`,
 };
 

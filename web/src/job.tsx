@@ -3,8 +3,9 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { Attempts } from './attempts';
-import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode } from './api';
-import { count, utc } from './format';
+import { Events } from './events';
+import { get, paths, type AttemptPage, type Bounded, type CrashLoop, type Discovery, type EventPage, type JobView, type Limits, type OffsetsView, type Parked, type Reason, type StartupMode, type Watermark } from './api';
+import { count, duration, utc } from './format';
 import { Frame } from './frame';
 import { Offsets } from './offsets';
 import { Age, AsCurl, Next, Num, Sum, Trouble, Word, label } from './parts';
@@ -17,6 +18,7 @@ export function JobPage({ job }: { job: string }) {
   const view = usePoll(`job ${job}`, (signal) => get<JobView>(paths.job(job), signal));
   const offsets = usePoll(`offsets ${job}`, (signal) => get<OffsetsView>(paths.offsets(job), signal));
   const attempts = usePoll(`attempts ${job}`, (signal) => get<AttemptPage>(paths.attempts(job), signal));
+  const events = usePoll(`events ${job}`, (signal) => get<EventPage>(paths.events(job), signal));
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => {
     if (hasMoved()) heading.current?.focus({ preventScroll: true });
@@ -44,11 +46,13 @@ export function JobPage({ job }: { job: string }) {
         <Trouble fault={offsets.fault} path={paths.offsets(job)} />
       )}
       {!gone && attempts.body !== null && <Attempts page={attempts.body} />}
+      {!gone && events.body !== null && <Events page={events.body} />}
       {!gone && (
         <div class="curls">
           <AsCurl path={paths.job(job)} what="This job" />
           <AsCurl path={paths.offsets(job)} what="Its offsets" />
           <AsCurl path={paths.attempts(job)} what="Its attempts" />
+          <AsCurl path={paths.events(job)} what="Its events" />
         </div>
       )}
     </Frame>
@@ -185,6 +189,9 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
           <Fact name="crash loop"><Crashes crashes={view.crash_loop} /></Fact>
         )}
         {view.limits !== null && view.limits !== undefined && <Held limits={view.limits} />}
+        {view.watermark !== null && view.watermark !== undefined && (
+          <Fact name="watermark"><EventTime watermark={view.watermark} /></Fact>
+        )}
         {view.restart_required === true && (
           <Fact name="restart required">
             <Word tone="warn">{pending.length === 0 ? 'the spec has changed' : pending.join(', ')}</Word>
@@ -231,6 +238,25 @@ function Held({ limits }: { limits: Limits }) {
       {bytes !== null && <div><Num value={bytes} /> bytes/s</div>}
       {limits.throttled === true && <Word tone="warn">throttled</Word>}
     </Fact>
+  );
+}
+
+function EventTime({ watermark }: { watermark: Watermark }) {
+  const at = utc(watermark.timestamp);
+  const lag = watermark.lag_ms ?? null;
+  const held = watermark.held_by ?? null;
+  const paused = watermark.paused_partitions ?? [];
+  const late = watermark.late_records ?? 0;
+  return (
+    <>
+      <span class="whole" data-field="watermark.timestamp">{at ?? <span class="unknown">unknown</span>}</span>
+      {lag !== null && <div class="muted">lag {duration(Math.max(lag, 0))}</div>}
+      {watermark.idle === true && <div class="muted">idle</div>}
+      {held !== null && <div class="muted">held by {held.topic}/{held.partition}</div>}
+      {(watermark.idle_partitions ?? 0) > 0 && <div class="muted">idle partitions {watermark.idle_partitions}</div>}
+      {paused.length > 0 && <div data-field="watermark.paused_partitions">paused partitions: {paused.map((one) => `${one.topic}/${one.partition}`).join(', ')}</div>}
+      {late > 0 && <Word tone="warn">late records {late}</Word>}
+    </>
   );
 }
 

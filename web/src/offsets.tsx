@@ -3,7 +3,7 @@
 import { useState } from 'preact/hooks';
 import type { OffsetsView, OffsetTotals, PartitionOffsets, Source } from './api';
 import { count, duration, utc } from './format';
-import { Age, Next, Num, Sum, Word, label } from './parts';
+import { Age, Num, Sum, Word, label } from './parts';
 import { decadesFor, endOf, rulerOf, sentence, ticks, untilDeletion, type Span } from './ruler';
 import { location, setQuery } from './route';
 import { isQuietCause, toneOfFlag, toneOfOutcome } from './tone';
@@ -33,9 +33,7 @@ export function Offsets({ view, at }: { view: OffsetsView; at: number | null }) 
         </p>
         <button type="button" class="switch" aria-pressed={!rulers} onClick={() => setQuery('view', rulers ? 'numbers' : null)}>numbers only</button>
       </div>
-      {view.summary !== undefined && <p>{view.summary}</p>}
       <Sources view={view} at={at} />
-      <Next steps={view.next} />
       <div class="panel scroll" role="region" aria-label="Offsets per partition" tabIndex={0}>
         <table class="parts" role="table">
           <caption class="sr">Offsets and lags per partition</caption>

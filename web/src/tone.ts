@@ -27,6 +27,7 @@ const HEALTH: Record<string, Tone> = {
 const OUTCOMES: Record<string, Tone> = {
   ok: 'ok',
   completed: 'ok',
+  finished: 'ok',
   pending: 'busy',
   'in-progress': 'busy',
   absent: 'off',

@@ -3,7 +3,7 @@ import { describe, expect, it } from 'vitest';
 import { curlGet, shellWord } from '../src/curl';
 import { parse } from '../src/route';
 import { tally } from '../src/tally';
-import { toneOfFlag, toneOfHealth, toneOfState } from '../src/tone';
+import { toneOfFlag, toneOfHealth, toneOfOutcome, toneOfState } from '../src/tone';
 
 describe('shell words', () => {
   it('reach the program as they are, whatever is in them', () => {
@@ -42,6 +42,13 @@ describe('words of the API', () => {
     expect(toneOfState('hibernating')).toBe('ask');
     expect(toneOfHealth('constructor')).toBe('ask');
     expect(toneOfHealth('unknown')).toBe('ask');
+  });
+
+  it('for how a run ended all have one', () => {
+    for (const outcome of ['stopped', 'finished', 'crashed', 'failed', 'outage', 'owner-lost', 'server-stopped']) {
+      expect(toneOfOutcome(outcome), outcome).not.toBe('ask');
+    }
+    expect(toneOfOutcome('finished')).toBe('ok');
   });
 
   it('that mean loss are grave', () => {

@@ -99,6 +99,18 @@ impl JobTask {
         self.publish();
     }
 
+    /// Tells of what the start has parked and nothing had before.
+    pub(super) fn tell_parked_at_start(&mut self) {
+        for (partition, parking) in &self.run.parked {
+            let Some(parked) = self.parked.get(partition).filter(|_| !parking.again) else {
+                continue;
+            };
+            tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, code = %parked.code, detail = parked.detail, "the partition is parked; the others run");
+            self.notes
+                .tell("partition-parked", json!({"parked": parked}));
+        }
+    }
+
     fn known_partitions(&self) -> BTreeMap<TopicPartition, Known> {
         let mut known: BTreeMap<TopicPartition, Known> = BTreeMap::new();
         for (partition, state) in &self.partitions {
@@ -218,7 +230,7 @@ impl JobTask {
     }
 
     /// Where a partition stands. A batch of it may still be under way: the checkpoint that decides has the last word.
-    fn position_of(&self, partition: &TopicPartition) -> Option<CheckpointPosition> {
+    pub(super) fn position_of(&self, partition: &TopicPartition) -> Option<CheckpointPosition> {
         let state = self.partitions.get(partition)?;
         let next_offset = state.live.as_ref().and_then(|live| live.get())?;
         Some(CheckpointPosition {
@@ -323,25 +335,46 @@ impl JobTask {
     }
 }
 
-/// Partitions that the start has found missing.
-pub(super) fn gone_at_start(run: &JobRun) -> BTreeMap<TopicPartition, ParkedPartition> {
-    let gone =
-        run.start.positions.iter().filter(|(partition, _)| {
-            run.reasons.get(*partition) == Some(&StartReason::PartitionGone)
-        });
+/// Partitions that the start has found missing, and those that it leaves parked.
+pub(super) fn parked_at_start(run: &JobRun) -> BTreeMap<TopicPartition, ParkedPartition> {
     let since = run.clock.now();
-    gone.map(|(partition, position)| {
-        let failure = JobFailure {
-            code: Code::PartitionGone,
-            summary: format!("{partition} does not exist on the brokers"),
-            record: None,
-            phase: None,
-            first_seen: since,
-        };
-        let parked = ParkedPartition::at(partition, position.next_offset, failure);
-        (partition.clone(), parked)
-    })
-    .collect()
+    let parked = run
+        .start
+        .positions
+        .iter()
+        .filter_map(|(partition, position)| {
+            let is_gone = run.reasons.get(partition) == Some(&StartReason::PartitionGone);
+            let (code, summary, lost) = match run.parked.get(partition) {
+                Some(parking) => (parking.code, parking.detail.clone(), parking.lost),
+                None if is_gone => {
+                    let summary = format!("{partition} does not exist on the brokers");
+                    (Code::PartitionGone, summary, None)
+                }
+                None => return None,
+            };
+            let failure = JobFailure {
+                code,
+                summary,
+                record: None,
+                phase: None,
+                first_seen: since,
+            };
+            let parked = ParkedPartition {
+                lost,
+                ..ParkedPartition::at(partition, position.next_offset, failure)
+            };
+            Some((partition.clone(), parked))
+        });
+    parked.collect()
+}
+
+/// The topics that have taken the names of others, by partition.
+pub(super) fn replaced_at_start(run: &JobRun) -> BTreeMap<TopicPartition, TopicId> {
+    let replaced = run.parked.iter().filter_map(|(partition, parking)| {
+        let by = parking.replaced_by.clone()?;
+        Some((partition.clone(), by))
+    });
+    replaced.collect()
 }
 
 fn no_answer() -> KafkaError {

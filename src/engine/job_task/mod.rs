@@ -15,8 +15,14 @@ mod out_of_range;
 mod parking;
 mod stages;
 mod store_writes;
+mod watermarks;
 
-use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt;
@@ -91,6 +97,8 @@ struct Subtask {
     view: Arc<SubtaskView>,
     reachability: Reachability,
     thread_ended: oneshot::Receiver<()>,
+    /// Partitions that are to be held back; `None` without alignment.
+    paused: Option<watch::Sender<Arc<BTreeSet<TopicPartition>>>>,
 }
 
 /// What the job task keeps of a partition.
@@ -153,6 +161,7 @@ enum Background {
     LookedUp(Result<LookedUp, KafkaError>),
     Discovered(Result<Vec<TopicDescription>, KafkaError>),
     Bounds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
+    ReadableEnds(Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>),
 }
 
 pub(super) struct JobTask {
@@ -161,6 +170,8 @@ pub(super) struct JobTask {
     coordinator: CheckpointCoordinator,
     subtasks: Vec<Subtask>,
     limit: Arc<RateLimit>,
+    /// Of a job that keeps event time.
+    event_time: Option<watermarks::JobEventTime>,
     stage_log: StageLog,
     /// What is shown of it.
     stages: Arc<RunStages>,
@@ -246,6 +257,7 @@ impl JobTask {
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
                     reason: run.reasons.get(partition).copied(),
+                    watermark: None,
                 },
             )
         });
@@ -273,6 +285,7 @@ impl JobTask {
             notes: Arc::default(),
             bad_records: BadRecordCounters::default(),
             positions_moved: 0,
+            watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
         }
     }
 
@@ -285,6 +298,7 @@ impl JobTask {
     ) -> JobEnd {
         let (events_sender, mut events) = mpsc::channel(64);
         let mut job = Self::new(run, threads, status);
+        job.tell_parked_at_start();
         if let Err(error) = job.open_subtasks(&events_sender) {
             job.end = Some(JobEnd::Failed(error));
         }
@@ -345,13 +359,14 @@ impl JobTask {
             discovery: Discovery::new(run.spec.source.partition_discovery.interval.0, now),
             looked_at: None,
             discovered: 0,
-            replaced: BTreeMap::new(),
+            replaced: discovery::replaced_at_start(&run),
             look_up_now: false,
             leaderless: Vec::new(),
             against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
+            event_time: watermarks::JobEventTime::of(&run.spec),
             stage_log: StageLog::new(subtasks as usize, now),
             stages: Arc::new(RunStages::new(run.clock.now())),
             newly_seen_ends: None,
@@ -361,7 +376,7 @@ impl JobTask {
             pending: PendingPositions::new(
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
-            parked: Arc::new(discovery::gone_at_start(&run)),
+            parked: Arc::new(discovery::parked_at_start(&run)),
             notes: notes::Notes::default(),
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
@@ -456,6 +471,10 @@ impl JobTask {
         if let Some(ends) = &self.run.ends {
             fetcher.end_at(ends.clone());
         }
+        let (pausing, paused) = self.pausing();
+        if let Some(event_time) = &self.event_time {
+            fetcher.keep_event_time(event_time.for_subtask());
+        }
         let (assignments, begin) = self.beginnings(subtask, &mut fetcher);
         let asked = assignments.len() as u64;
         batches.assign(assignments);
@@ -500,6 +519,7 @@ impl JobTask {
             limit: Arc::clone(&self.limit),
             held: None,
             has_output: false,
+            pausing,
             clock: Arc::clone(&self.run.clock),
             job: self.run.name.clone(),
             bad_records: self.bad_records(),
@@ -522,6 +542,7 @@ impl JobTask {
             view,
             reachability,
             thread_ended,
+            paused,
         });
         Ok(())
     }
@@ -602,7 +623,12 @@ impl JobTask {
             tokio::time::timeout_at(deadline, self.background.join_next()).await
         {
             match done {
-                Ok(Background::LookedUp(_) | Background::Bounds(_) | Background::Discovered(_))
+                Ok(
+                    Background::LookedUp(_)
+                    | Background::Bounds(_)
+                    | Background::ReadableEnds(_)
+                    | Background::Discovered(_),
+                )
                 | Err(_) => {}
                 Ok(
                     Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
@@ -753,6 +779,10 @@ impl JobTask {
                 self.limit.change(limits);
                 self.publish();
             }
+            Some(Command::SetPolicies {
+                on_out_of_range,
+                on_topic_recreated,
+            }) => self.set_policies(on_out_of_range, on_topic_recreated),
             Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
@@ -1018,6 +1048,7 @@ impl JobTask {
             }
             Ok(Background::LookedUp(outcome)) => self.on_looked_up(outcome),
             Ok(Background::Bounds(outcome)) => self.on_bounds(outcome),
+            Ok(Background::ReadableEnds(outcome)) => self.on_readable_ends(outcome),
             Ok(Background::Discovered(look)) => self.on_discovered(look),
             Err(error) => self.fail(JobError::Panicked {
                 part: "job task".to_owned(),

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Background, JobTask};
+use super::{Background, JobTask, watermarks};
 use crate::{
     engine::{
         error::KafkaError,
@@ -44,6 +44,7 @@ impl JobTask {
         self.ask_bounds();
         self.tell_left_out();
         self.watch_ends();
+        self.watch_event_time();
         let sink_problem = self
             .subtasks
             .iter()
@@ -164,6 +165,7 @@ impl JobTask {
                         .as_ref()
                         .and_then(|ends| ends.get(partition).copied()),
                     reason: state.reason.filter(|_| position.is_some()),
+                    watermark: self.watermark_of(partition),
                 },
             )
         });
@@ -212,6 +214,10 @@ impl JobTask {
                 dead_lettered: sum(|counters| &counters.dead_lettered),
             },
             positions_moved: self.moved,
+            watermark: self
+                .event_time
+                .as_ref()
+                .map(watermarks::JobEventTime::shown),
         };
         self.status.send_replace(Arc::new(status));
     }

@@ -11,6 +11,7 @@ use crate::{
         checkpoint_coordinator::CoordinatorEvent,
         error::{ConsumerError, JobError},
         parked::{Decided, SkipOutcome, SkipWaiter},
+        pending_positions::Pending,
         subtask::PartitionChange,
     },
     model::{
@@ -86,6 +87,42 @@ impl JobTask {
                 timeout: None,
             });
         }
+    }
+
+    /// Takes other policies, from now on. What is parked for want of one goes on by it.
+    pub(super) fn set_policies(
+        &mut self,
+        on_out_of_range: PositionPolicy,
+        on_topic_recreated: PositionPolicy,
+    ) {
+        let source = &mut self.run.spec.source;
+        let outside_changes = source.on_out_of_range != on_out_of_range;
+        let recreated_changes = source.on_topic_recreated != on_topic_recreated;
+        source.on_out_of_range = on_out_of_range;
+        source.on_topic_recreated = on_topic_recreated;
+        if outside_changes && on_out_of_range != PositionPolicy::Fail {
+            for parked in Arc::make_mut(&mut self.parked).values_mut() {
+                // Where the log reaches to now is asked again, and judged by the new policy.
+                parked.lost = None;
+            }
+            self.bounds_asked = None;
+            self.ask_bounds();
+        }
+        if recreated_changes && on_topic_recreated != PositionPolicy::Fail {
+            let waiting = self.parked.iter().filter(|(partition, parked)| {
+                parked.code == Code::TopicRecreated && !self.pending.holds(partition)
+            });
+            let waiting: Vec<TopicPartition> =
+                waiting.map(|(partition, _)| partition.clone()).collect();
+            for partition in waiting {
+                if let Some(position) = self.position_of(&partition) {
+                    self.pending.add(partition, Pending::Held(position));
+                }
+            }
+            self.look_up_now = true;
+            self.watch_pending();
+        }
+        self.publish();
     }
 
     /// A parked partition is read again.

@@ -81,6 +81,8 @@ struct State {
     /// a test says something, the topic has what the job reads.
     topic: Result<Option<(&'static str, i32)>, Option<KafkaError>>,
     looks: usize,
+    /// Questions where logs begin and end.
+    bounds_asked: usize,
     commits: Commits,
     committed: Vec<(PartitionOffsets, String)>,
     commits_begun: usize,
@@ -108,6 +110,7 @@ impl Cluster {
                 bounds: BTreeMap::new(),
                 topic: Err(None),
                 looks: 0,
+                bounds_asked: 0,
                 commits: Commits::Confirmed,
                 committed: Vec::new(),
                 commits_begun: 0,
@@ -180,6 +183,11 @@ impl Cluster {
     /// Questions about topics until now.
     pub(super) fn looks(&self) -> usize {
         self.state.lock().unwrap().looks
+    }
+
+    /// Questions where logs begin and end, until now.
+    pub(super) fn bounds_asked(&self) -> usize {
+        self.state.lock().unwrap().bounds_asked
     }
 
     pub(super) fn set_commits(&self, commits: Commits) {
@@ -465,6 +473,7 @@ impl KafkaCluster for Cluster {
         &self,
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError> {
+        self.change(|state| state.bounds_asked += 1);
         let state = self.state.lock().unwrap();
         let known = partitions
             .iter()

@@ -17,6 +17,7 @@ mod sink;
 mod stages;
 mod stops;
 mod store;
+mod watermarks;
 
 use std::{
     collections::BTreeMap,
@@ -47,6 +48,7 @@ use crate::model::{
     start::StopCheckpoint,
     subtask::owner,
     views::CheckpointReport,
+    watermark::WatermarkSpec,
 };
 use cluster::Cluster;
 use letters::Letters;
@@ -115,6 +117,7 @@ struct Setup {
     reasons: BTreeMap<i32, StartReason>,
     source: fn(&mut SourceSpec),
     limits: LimitsSpec,
+    watermark: Option<WatermarkSpec>,
 }
 
 impl Default for Setup {
@@ -129,6 +132,7 @@ impl Default for Setup {
             reasons: BTreeMap::new(),
             source: |_| {},
             limits: LimitsSpec::default(),
+            watermark: None,
         }
     }
 }
@@ -208,6 +212,7 @@ impl World {
         spec.checkpoint = setup.checkpoint;
         (setup.source)(&mut spec.source);
         spec.limits = setup.limits;
+        spec.watermark = setup.watermark;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
         }
@@ -247,6 +252,7 @@ impl World {
                 .into_iter()
                 .map(|(number, reason)| (partition(number), reason))
                 .collect(),
+            parked: BTreeMap::new(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),

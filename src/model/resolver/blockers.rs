@@ -191,6 +191,15 @@ pub(super) fn list(partitions: &[TopicPartition]) -> String {
     text
 }
 
+/// Puts what is to say of several partitions in one sentence that stays readable.
+pub(super) fn sentence(parts: &[String]) -> String {
+    let mut text = String::new();
+    for part in parts {
+        append(&mut text, part);
+    }
+    text
+}
+
 /// Adds blockers to a list that has one entry per code.
 pub(super) fn merge(list: &mut Vec<Blocker>, more: Vec<Blocker>) {
     for blocker in more {

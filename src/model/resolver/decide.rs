@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Named, PartitionFacts, PlannedPartition, ProgressFacts, RestorableState, SinkPosition,
-    StartInputs, StartReason,
+    Named, PartitionFacts, PlannedParking, PlannedPartition, ProgressFacts, RestorableState,
+    SinkPosition, StartInputs, StartReason,
     blockers::Blockers,
     movement::Movement,
     place::{Placed, Wanted},
@@ -37,6 +37,16 @@ pub(super) struct Resolution<'a> {
     pub(super) leaderless: Vec<TopicPartition>,
     pub(super) gone: Vec<TopicPartition>,
     pub(super) absent: Vec<TopicPartition>,
+    pub(super) forgotten: Vec<TopicPartition>,
+    /// What stays parked, and where.
+    pub(super) parked: BTreeMap<TopicPartition, (Stands, PlannedParking)>,
+}
+
+/// Where a partition stands that is not read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stands {
+    pub(super) offset: Offset,
+    pub(super) position_id: Option<CheckpointId>,
 }
 
 /// Whether there is a partition to decide about.
@@ -75,6 +85,8 @@ impl<'a> Resolution<'a> {
             leaderless: Vec::new(),
             gone: Vec::new(),
             absent: Vec::new(),
+            forgotten: Vec::new(),
+            parked: BTreeMap::new(),
         }
     }
 
@@ -102,18 +114,24 @@ impl<'a> Resolution<'a> {
                 return self.kept(partition, StartReason::Detached);
             }
             Presence::Absent => {
-                if self
-                    .known(partition)
-                    .is_some_and(|h| h.next_offset.is_some())
-                {
+                let had_position = self.has_position(partition);
+                if self.inputs.policies.forget_gone {
+                    if had_position {
+                        self.forgotten.push(partition.clone());
+                    }
+                    let dropped = Placed::new(None, StartReason::PartitionGone);
+                    return self.planned(partition, &no_facts, dropped);
+                }
+                if had_position {
                     self.absent.push(partition.clone());
                 }
                 return self.kept(partition, StartReason::PartitionGone);
             }
             Presence::Gone => {
-                self.drop_gone(partition);
-                let dropped = Placed::new(None, StartReason::PartitionGone);
-                return self.planned(partition, &no_facts, dropped);
+                if self.has_position(partition) {
+                    self.gone.push(partition.clone());
+                }
+                return self.kept(partition, StartReason::PartitionGone);
             }
         };
         let wanted = self.wanted(partition, facts);
@@ -145,23 +163,9 @@ impl<'a> Resolution<'a> {
         }
     }
 
-    /// A partition that the recreated topic does not have: the same question to the operator as for the ones it has.
-    fn drop_gone(&mut self, partition: &TopicPartition) {
-        self.gone.push(partition.clone());
-        let had_position = self
-            .held(partition)
-            .is_some_and(|h| h.next_offset.is_some());
-        if had_position && !self.moved_once(partition) {
-            let policy = self.inputs.policies.on_topic_recreated;
-            self.by_policy(
-                partition,
-                policy,
-                StartReason::PartitionGone,
-                Code::TopicRecreated,
-                &format!("{partition}: the topic was created again without this partition"),
-                &ON_TOPIC_RECREATED,
-            );
-        }
+    fn has_position(&self, partition: &TopicPartition) -> bool {
+        self.known(partition)
+            .is_some_and(|known| known.next_offset.is_some())
     }
 
     /// Whether this start itself sets the partition's position.
@@ -284,20 +288,64 @@ impl<'a> Resolution<'a> {
         offset: Offset,
     ) -> Wanted {
         if is_of_another_topic(held, facts) {
+            let why = format!(
+                "{partition}: the topic was deleted and created again; offset {offset} belonged to the old one"
+            );
+            let policy = self.inputs.policies.on_topic_recreated;
+            if policy == PositionPolicy::Fail
+                && let Some(again) = self.may_park(partition)
+            {
+                let position = Stands {
+                    offset: self.reached(partition, offset, held.position_id),
+                    position_id: Some(held.position_id),
+                };
+                let parking = PlannedParking {
+                    code: Code::TopicRecreated,
+                    detail: why,
+                    lost: None,
+                    replaced_by: facts.topic_id.clone(),
+                    again,
+                };
+                self.parked.insert(partition.clone(), (position, parking));
+                return Wanted::Blocked(StartReason::TopicRecreated);
+            }
             return self.by_policy(
                 partition,
-                self.inputs.policies.on_topic_recreated,
+                policy,
                 StartReason::TopicRecreated,
                 Code::TopicRecreated,
-                &format!("{partition}: the topic was deleted and created again; offset {offset} belonged to the old one"),
+                &why,
                 // Its end is not known without a leader, so `latest` would not decide it.
-                facts.bounds.map_or(&ON_TOPIC_RECREATED[..1], |_| &ON_TOPIC_RECREATED),
+                facts
+                    .bounds
+                    .map_or(&ON_TOPIC_RECREATED[..1], |_| &ON_TOPIC_RECREATED),
             );
         }
         if self.restored_on_purpose(partition) {
             return Wanted::at(offset, StartReason::Checkpoint);
         }
         self.with_sink_progress(partition, offset, held.position_id)
+    }
+
+    /// Whether this partition may stay parked while the others begin, and whether it was parked before. What this start itself
+    /// says of its position is a matter of this start.
+    pub(super) fn may_park(&self, partition: &TopicPartition) -> Option<bool> {
+        if self.moved_once(partition) || self.restored_on_purpose(partition) {
+            return None;
+        }
+        self.inputs.parking.allows(partition)
+    }
+
+    /// Where a partition stands: the sink may be further than the checkpoint.
+    fn reached(
+        &self,
+        partition: &TopicPartition,
+        stored: Offset,
+        position_id: CheckpointId,
+    ) -> Offset {
+        let sink = self.inputs.progress().and_then(|all| all.get(partition));
+        let sink = sink.filter(|sink| sink.position_id == position_id);
+        sink.map_or(stored, |sink| sink.next_offset.max(stored))
     }
 
     /// Progress of a sink in a partition for which the checkpoint has no position. A position is stored before the first
@@ -525,10 +573,20 @@ impl<'a> Resolution<'a> {
                 .progress()
                 .and_then(|all| all.get(partition).copied()),
             kept: None,
+            parked: None,
             position_id: placed.position_id,
             stop_at: None,
             stop_reason: None,
         };
+        if let Some((stands, parking)) = self.parked.get(partition) {
+            planned.kept = Some(stands.offset);
+            planned.position_id = stands.position_id;
+            // Of the topic that the position belongs to, so that the next start can still compare.
+            planned.topic_id = held
+                .and_then(|held| held.topic_id.clone())
+                .or(planned.topic_id);
+            planned.parked = Some(parking.clone());
+        }
         if planned.is_read() {
             let movement = self.movement(partition, facts, placed);
             planned.replayed = movement.replayed;
@@ -587,7 +645,7 @@ impl<'a> Resolution<'a> {
         }
         let read: BTreeSet<TopicPartition> = planned
             .iter()
-            .filter(|planned| planned.is_read())
+            .filter(|planned| planned.exists())
             .map(PlannedPartition::topic_partition)
             .collect();
         for unknown in named.difference(&read) {
@@ -601,7 +659,8 @@ impl<'a> Resolution<'a> {
         };
         // One that was read may come back, like one that is deleted while the job runs. One that never was is a mistake.
         let missing = self.inputs.facts.missing_topics.iter();
-        for topic in missing.filter(|topic| !was_read(topic)) {
+        let named = !self.inputs.facts.by_pattern;
+        for topic in missing.filter(|topic| named && !was_read(topic)) {
             let why = format!("topic {topic} does not exist");
             self.blockers.add_general(Code::UnknownTopic, &why);
         }

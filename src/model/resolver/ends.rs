@@ -88,7 +88,7 @@ pub fn resolve_ends(resolved: &mut ResolvedStart, inputs: &StartInputs<'_>, ends
         beyond: Vec::new(),
     };
     for planned in &mut resolved.partitions {
-        if planned.is_read() {
+        if planned.exists() {
             resolution.decide(planned);
         }
     }
@@ -135,12 +135,13 @@ impl Resolution<'_> {
             return Some((kept.stop_offset, StopReason::RunGoesOn));
         }
         if self.is_no_part_of_the_run(partition) {
-            if planned.start_at.is_some() {
+            let begin = planned.start_at.or(planned.kept);
+            if begin.is_some() {
                 self.left_out.push(partition.clone());
             }
             return self.known(
                 partition,
-                planned.start_at,
+                begin,
                 StopReason::NotPartOfTheRun,
                 "it appeared after the bounded run had begun, and where it begins is not known yet",
             );
@@ -226,7 +227,7 @@ impl Resolution<'_> {
         }
         for named in offsets.by_partition().keys() {
             let is_read = |planned: &&PlannedPartition| {
-                planned.is_read() && planned.topic_partition() == *named
+                planned.exists() && planned.topic_partition() == *named
             };
             if !planned.iter().any(|planned| is_read(&planned)) {
                 let why =
@@ -238,7 +239,8 @@ impl Resolution<'_> {
 
     fn finish(mut self, resolved: &mut ResolvedStart) {
         let ended = |planned: &&PlannedPartition| planned.stop_at.is_some();
-        let partitions = resolved.read_partitions().filter(ended).count();
+        let all = resolved.partitions.iter();
+        let partitions = all.filter(ended).count();
         let at_their_end = resolved
             .read_partitions()
             .filter(|planned| planned.stop_at.is_some() && planned.start_at >= planned.stop_at)
@@ -250,7 +252,7 @@ impl Resolution<'_> {
         resolved.totals = PlanTotals::of(&resolved.partitions);
         if let Some(run) = goes_on
             && run.finished_at.is_some()
-            && at_their_end == resolved.read_partitions().count()
+            && at_their_end == partitions
         {
             let why = format!(
                 "the bounded run that checkpoint {} began has ended: every partition is read up to its stop offset",
@@ -320,7 +322,9 @@ impl ResolvedStart {
     ) -> Option<BoundedRun> {
         let planned = self.bounded.as_ref()?;
         let ends: BTreeMap<TopicPartition, RunEnd> = self
-            .read_partitions()
+            .partitions
+            .iter()
+            .filter(|planned| planned.exists())
             .filter_map(|planned| {
                 let end = RunEnd {
                     stop_offset: planned.stop_at?,

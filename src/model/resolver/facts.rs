@@ -9,9 +9,11 @@ use super::{Named, StartInputs};
 use crate::model::{
     checkpoint::CheckpointPosition,
     code::Code,
+    errors_spec::Block,
     ids::CheckpointId,
     job::{Isolation, PositionPolicy},
     offset::{Offset, PartitionOffsets},
+    parked::ParkedPartition,
     start::{PartitionsByTopic, StartFrom},
     startup_mode::StartupMode,
     topic::{TopicId, TopicPartition},
@@ -59,6 +61,8 @@ pub struct BrokerFacts {
     pub partitions: BTreeMap<TopicPartition, PartitionFacts>,
     /// Topics of the spec that do not exist.
     pub missing_topics: Vec<String>,
+    /// Whether a pattern selects the topics: then none of them has to exist.
+    pub by_pattern: bool,
     /// What was asked for the ends of a bounded run; empty where none is to be resolved.
     pub ends: EndFacts,
 }
@@ -166,6 +170,39 @@ pub struct StartPolicies {
     pub on_missing_group_offset: PositionPolicy,
     /// For a topic with another id than the checkpoint's.
     pub on_topic_recreated: PositionPolicy,
+    /// Whether the positions of partitions that do not exist any more are dropped.
+    pub forget_gone: bool,
+}
+
+/// Which partitions a start may leave parked, where a policy of `fail` would otherwise stand against all of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Parking<'a> {
+    /// The ones that were parked before.
+    pub before: &'a [ParkedPartition],
+    /// Whether others may be parked, too: when nobody is there to be asked.
+    pub others: bool,
+}
+
+impl<'a> Parking<'a> {
+    /// What a spec allows. A start by the server itself has nobody to ask, so what is new is parked as it would be in a run;
+    /// an operator is asked about what is new, and knows of what was parked before.
+    #[must_use]
+    pub fn of(block: Block, before: &'a [ParkedPartition], is_automatic: bool) -> Self {
+        match block {
+            Block::Job => Self::default(),
+            Block::Partition => Self {
+                before,
+                others: is_automatic,
+            },
+        }
+    }
+
+    /// Whether a partition was parked before; `None` if it must not be parked.
+    pub(super) fn allows(&self, partition: &TopicPartition) -> Option<bool> {
+        let mut before = self.before.iter();
+        let again = before.any(|parked| parked.topic_partition() == *partition);
+        (again || self.others).then_some(again)
+    }
 }
 
 /// What a start has to ask the group and the log for, besides the ends of the logs.

@@ -19,7 +19,7 @@
 //!
 //! The parts: `facts` go in; `decide` says what is wanted for one partition and `place` holds that against its log;
 //! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `ends` says where
-//! the partitions of a bounded job end; `plan` comes out.
+//! the partitions of a bounded job end; `plan` comes out, and `words` tell it.
 
 mod blockers;
 mod decide;
@@ -30,16 +30,19 @@ mod place;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use ends::{EndInputs, resolve_ends};
 pub use facts::{
-    BrokerFacts, EndFacts, LogBounds, NeededFacts, PartitionFacts, ProgressFacts, RestorableState,
-    SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
+    BrokerFacts, EndFacts, LogBounds, NeededFacts, Parking, PartitionFacts, ProgressFacts,
+    RestorableState, SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown, ResolvedStart,
-    StartBasis, StartReason, StopReason, Warning,
+    Blocker, PlanTotals, PlannedParking, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown,
+    ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
+
+use std::collections::BTreeMap;
 
 use super::{
     code::Code,
@@ -68,6 +71,8 @@ pub struct StartInputs<'a> {
     pub covered: Option<&'a PartitionsByTopic>,
     /// The policies.
     pub policies: StartPolicies,
+    /// Which partitions may be left parked by it.
+    pub parking: Parking<'a>,
     /// The brokers' answers. [`needed_facts`] does not look at them.
     pub facts: &'a BrokerFacts,
 }
@@ -181,7 +186,7 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         blockers: Vec::new(),
         warnings: Vec::new(),
     };
-    resolved.summary = summary(inputs, &resolved);
+    resolved.summary = words::summary(inputs, &resolved);
     resolved.warnings = warnings(inputs, &resolution, &resolved);
     resolved.blockers = resolution.blockers.into_list(inputs, &resolved.partitions);
     resolved
@@ -234,14 +239,49 @@ fn warnings(
             ),
         });
     }
+    if !resolution.forgotten.is_empty() {
+        let names = blockers::list(&resolution.forgotten);
+        warnings.push(Warning {
+            code: Code::PartitionGone,
+            summary: format!(
+                "{names}: the topic does not exist now, and the positions stored for them are dropped; if it comes back it is read from its first record"
+            ),
+        });
+    }
     if !resolution.gone.is_empty() {
         let names = blockers::list(&resolution.gone);
         warnings.push(Warning {
             code: Code::TopicRecreated,
-            summary: format!("the topic was created again without {names}; the positions stored for them are dropped"),
+            summary: format!("the topic was created again without {names}; the positions are kept"),
         });
     }
+    warnings.extend(about_parked(resolved));
     warnings
+}
+
+/// What stays parked, one warning per code.
+fn about_parked(resolved: &ResolvedStart) -> Vec<Warning> {
+    let mut by_code: BTreeMap<Code, Vec<String>> = BTreeMap::new();
+    for parking in resolved.parked().into_values() {
+        by_code
+            .entry(parking.code)
+            .or_default()
+            .push(parking.detail);
+    }
+    let warnings = by_code.into_iter().map(|(code, details)| {
+        let parked = match details.len() {
+            1 => "it stays parked",
+            _ => "they stay parked",
+        };
+        Warning {
+            code,
+            summary: format!(
+                "{}; {parked} and the others run",
+                blockers::sentence(&details)
+            ),
+        }
+    });
+    warnings.collect()
 }
 
 fn about_the_sink(inputs: &StartInputs<'_>) -> Option<Warning> {
@@ -267,42 +307,4 @@ fn about_the_sink(inputs: &StartInputs<'_>) -> Option<Warning> {
         });
     }
     None
-}
-
-fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> String {
-    let mode = inputs.startup_mode.name();
-    let from = inputs.from.name();
-    let on = if inputs.covered.is_some() {
-        " on the partitions named"
-    } else {
-        ""
-    };
-    let mut text = match (resolved.basis, resolved.checkpoint) {
-        (StartBasis::Checkpoint, Some(id)) if inputs.covered.is_none() => {
-            format!("resume from checkpoint {id}; the startup mode ({mode}) is not used")
-        }
-        (StartBasis::Checkpoint, Some(id)) => format!("resume from checkpoint {id}{on}"),
-        (StartBasis::Checkpoint, None) => "the checkpoint asked for does not exist".to_owned(),
-        (StartBasis::OneShot, _) => format!("begin from {from}{on}, once"),
-        (StartBasis::StartupMode, _) => {
-            format!("no checkpoint: begin by the startup mode ({mode})")
-        }
-    };
-    if let Some(id) = resolved.set_aside {
-        let others = match inputs.covered {
-            Some(_) => "; the others resume from",
-            None => "; set aside is",
-        };
-        text.push_str(&format!("{others} checkpoint {id}"));
-    }
-    for (count, what) in [
-        (resolved.totals.replayed, "replayed"),
-        (resolved.totals.skipped, "skipped"),
-        (resolved.totals.lost, "lost"),
-    ] {
-        if count > 0 {
-            text.push_str(&format!("; {count} offsets {what}"));
-        }
-    }
-    text
 }

@@ -1,7 +1,17 @@
 //! Holds a wanted position against the log.
 
-use super::{LogBounds, StartReason, decide::Resolution};
-use crate::model::{code::Code, ids::CheckpointId, offset::Offset, topic::TopicPartition};
+use super::{
+    LogBounds, PlannedParking, StartReason,
+    decide::{Resolution, Stands},
+};
+use crate::model::{
+    code::Code,
+    ids::CheckpointId,
+    job::PositionPolicy,
+    offset::Offset,
+    parked::{LostRange, LostSide},
+    topic::TopicPartition,
+};
 
 /// A partition's position before it is held against the log.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +96,50 @@ impl Resolution<'_> {
             // Written after the ends were asked for: until then there was no record of that age.
             return Placed::new(Some(self.end_of(bounds)), StartReason::TimestampPastEnd);
         }
+        if let Some(parked) = self.park_outside(partition, wanted, bounds) {
+            return parked;
+        }
         self.place_outside(partition, number, bounds)
+    }
+
+    /// A position of the checkpoint or the sink that lies outside stays where it is, if the partition may be parked there.
+    fn park_outside(
+        &mut self,
+        partition: &TopicPartition,
+        wanted: Wanted,
+        bounds: LogBounds,
+    ) -> Option<Placed> {
+        let Wanted::At {
+            number,
+            reason: StartReason::Checkpoint | StartReason::SinkProgress,
+            position_id,
+        } = wanted
+        else {
+            return None;
+        };
+        if self.inputs.policies.on_out_of_range != PositionPolicy::Fail {
+            return None;
+        }
+        let again = self.may_park(partition)?;
+        let offset = Offset::new(number)?;
+        let lost = LostRange::between(offset, &bounds)?;
+        let parking = PlannedParking {
+            code: Code::OffsetOutOfRange,
+            detail: format!("{partition}: the position is {offset}, outside the log; {lost}"),
+            lost: Some(lost),
+            replaced_by: None,
+            again,
+        };
+        let stands = Stands {
+            offset,
+            position_id,
+        };
+        self.parked.insert(partition.clone(), (stands, parking));
+        let reason = match lost.side {
+            LostSide::BelowEarliest => StartReason::BelowEarliest,
+            LostSide::BeyondLatest => StartReason::BeyondLatest,
+        };
+        Some(Placed::new(None, reason))
     }
 
     fn place_outside(

@@ -12,6 +12,7 @@ use crate::model::{
     code::Code,
     ids::CheckpointId,
     offset::Offset,
+    parked::LostRange,
     stop_at::StopAt,
     topic::{TopicId, TopicPartition},
 };
@@ -53,7 +54,7 @@ pub enum StartReason {
     /// The checkpoint holds it, the spec no longer reads it: its position is kept for the day on which it does again.
     Detached,
     /// The checkpoint holds it, its topic is read, and it does not exist any more: nothing is assigned for it. Its position is
-    /// kept unless the topic was created again without it.
+    /// kept.
     PartitionGone,
     /// It has no leader; its position is decided by the startup mode, and stored, before its first fetch.
     NoLeader,
@@ -110,6 +111,9 @@ pub struct PlannedPartition {
     /// The position that stays stored of a partition that is not read now; `null` for one that is read, or was never read.
     #[serde(default)]
     pub kept: Option<Offset>,
+    /// Why it stays parked at the position that is kept, while the others run; `null` for all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parked: Option<PlannedParking>,
     /// The checkpoint that decided this position, if it is not this start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position_id: Option<CheckpointId>,
@@ -132,11 +136,32 @@ impl PlannedPartition {
     /// them the next checkpoint has what is [kept](Self::kept).
     #[must_use]
     pub fn is_read(&self) -> bool {
+        self.exists() && self.parked.is_none()
+    }
+
+    /// Whether it is there to be read, though it may be parked.
+    #[must_use]
+    pub fn exists(&self) -> bool {
         !matches!(
             self.reason,
             StartReason::Detached | StartReason::PartitionGone
         )
     }
+}
+
+/// Why a start parks a partition: the policy is `fail`, and one partition must not keep the others from running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedParking {
+    /// Why, as a code.
+    pub code: Code,
+    /// Why, in a sentence with the numbers.
+    pub detail: String,
+    /// The offsets between the position and the log, if it lies outside.
+    pub lost: Option<LostRange>,
+    /// The id of the topic that has taken the name of its own, if that is why.
+    pub replaced_by: Option<TopicId>,
+    /// Whether it was parked before.
+    pub again: bool,
 }
 
 /// What a plan rests on.
@@ -265,6 +290,9 @@ pub struct PlanTotals {
     pub lost: i64,
     /// Partitions whose beginning is open.
     pub undecided_partitions: usize,
+    /// Partitions that stay parked.
+    #[serde(default)]
+    pub parked_partitions: usize,
 }
 
 impl ResolvedStart {
@@ -290,6 +318,16 @@ impl ResolvedStart {
             .collect()
     }
 
+    /// The partitions that the start parks, and why.
+    #[must_use]
+    pub fn parked(&self) -> BTreeMap<TopicPartition, PlannedParking> {
+        let parked = self.partitions.iter().filter_map(|planned| {
+            let parking = planned.parked.clone()?;
+            Some((planned.topic_partition(), parking))
+        });
+        parked.collect()
+    }
+
     /// The partitions that the start assigns.
     pub fn read_partitions(&self) -> impl Iterator<Item = &PlannedPartition> {
         self.partitions.iter().filter(|planned| planned.is_read())
@@ -306,6 +344,8 @@ impl PlanTotals {
             totals.lost = totals.lost.saturating_add(planned.lost);
             totals.undecided_partitions += usize::from(planned.start_at.is_none());
         }
+        let parked = partitions.iter().filter(|planned| planned.parked.is_some());
+        totals.parked_partitions = parked.count();
         totals
     }
 }

@@ -8,9 +8,11 @@ use super::*;
 use crate::model::{
     checkpoint::CheckpointPosition,
     code::Code,
+    errors_spec::Block,
     ids::CheckpointId,
     job::PositionPolicy,
     offset::Offset,
+    parked::ParkedPartition,
     start::StartRequest,
     topic::{TopicId, TopicPartition},
 };
@@ -43,6 +45,8 @@ struct World {
     from: StartFrom,
     covered: Option<PartitionsByTopic>,
     policies: StartPolicies,
+    parked_before: Vec<ParkedPartition>,
+    parks_others: bool,
     facts: BrokerFacts,
 }
 
@@ -58,6 +62,8 @@ impl World {
             from: StartFrom::Auto,
             covered: None,
             policies: policies(Fail),
+            parked_before: Vec::new(),
+            parks_others: false,
             facts: BrokerFacts::default(),
         };
         world.facts.partitions.insert(orders(0), facts());
@@ -139,6 +145,10 @@ impl World {
             from: &self.from,
             covered: self.covered.as_ref(),
             policies: self.policies,
+            parking: Parking {
+                before: &self.parked_before,
+                others: self.parks_others,
+            },
             facts: &self.facts,
         }
     }
@@ -169,6 +179,7 @@ impl World {
             on_out_of_range: request.on_out_of_range.unwrap(),
             on_missing_group_offset: request.on_missing_group_offset.unwrap(),
             on_topic_recreated: request.on_topic_recreated.unwrap(),
+            forget_gone: false,
         };
         Ok(chosen)
     }
@@ -208,6 +219,7 @@ fn policies(policy: PositionPolicy) -> StartPolicies {
         on_out_of_range: policy,
         on_missing_group_offset: policy,
         on_topic_recreated: policy,
+        forget_gone: false,
     }
 }
 
@@ -1263,7 +1275,7 @@ fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
     let blocked = world(Fail);
     let resolved = blocked.resolve();
     assert_eq!(codes(&resolved), [Code::TopicRecreated]);
-    assert_eq!(resolved.blockers[0].partitions, [orders(0), orders(1)]);
+    assert_eq!(resolved.blockers[0].partitions, [orders(0)]);
     choices_decide(&blocked, 2);
     for policy in [Earliest, Latest] {
         let resolved = world(policy).resolve();
@@ -1280,12 +1292,139 @@ fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
         assert_eq!(resolved.read_partitions().count(), 1);
         assert_eq!(resolved.totals.undecided_partitions, 0);
         assert_eq!(warned(&resolved), [Code::TopicRecreated]);
+        // Should the topic ever have it, its id still tells that the position belonged to another one.
+        let kept = &resolved.positions(CheckpointId(10))[&orders(1)];
+        assert_eq!(
+            (kept.next_offset, &kept.topic_id),
+            (Some(offset(160)), &id("first"))
+        );
     }
     // A one-shot start needs no policy, and cannot name it.
     let moved = world(Fail).from(json!({"from": "earliest"})).resolve();
     assert_eq!(codes(&moved), []);
     let named = world(Fail).from(json!({"from": "earliest", "partitions": {"orders": [0, 1]}}));
     assert_eq!(codes(&named.resolve()), [Code::UnknownPartition]);
+}
+
+/// A partition that was parked before, as the job shows it.
+fn parked_before(number: i32) -> ParkedPartition {
+    ParkedPartition {
+        topic: "orders".to_owned(),
+        partition: number,
+        offset: None,
+        code: Code::OffsetOutOfRange,
+        phase: None,
+        detail: String::new(),
+        record: None,
+        lost: None,
+        since: chrono::DateTime::UNIX_EPOCH,
+    }
+}
+
+/// Position 40 lies before the log, 300 behind it, and the position of another topic means nothing at all.
+#[test]
+fn what_a_policy_of_fail_says_of_one_partition_parks_it_where_it_may_and_the_others_begin() {
+    for (position, topic, reason, code) in [
+        (
+            40,
+            "first",
+            StartReason::BelowEarliest,
+            Code::OffsetOutOfRange,
+        ),
+        (
+            300,
+            "first",
+            StartReason::BeyondLatest,
+            Code::OffsetOutOfRange,
+        ),
+        (
+            150,
+            "second",
+            StartReason::TopicRecreated,
+            Code::TopicRecreated,
+        ),
+    ] {
+        let world = || {
+            let mut world = World::stored(&[(0, Some(position)), (1, Some(160))]).partition(1);
+            world.facts_of(0).topic_id = id(topic);
+            world.facts_of(1).topic_id = id(topic);
+            let positions = &mut world.state.as_mut().unwrap().positions;
+            positions.get_mut(&orders(1)).unwrap().topic_id = id(topic);
+            world
+        };
+        let named = [code];
+        // An operator is asked.
+        assert_eq!(codes(&world().resolve()), named);
+
+        // Nobody is there to be asked, or it was parked before.
+        let mut automatic = world();
+        automatic.parks_others = true;
+        let mut again = world();
+        again.parked_before = vec![parked_before(0)];
+        for (world, is_again) in [(automatic, false), (again, true)] {
+            let resolved = world.resolve();
+            assert_eq!(codes(&resolved), []);
+            assert_eq!(begins(&resolved, 0), (None, reason));
+            assert!(begins(&resolved, 1).0.is_some());
+            let parked = resolved.parked();
+            let parking = &parked[&orders(0)];
+            assert_eq!((parking.code, parking.again), (code, is_again));
+            assert_eq!(resolved.totals.parked_partitions, 1);
+            assert_eq!(resolved.totals.undecided_partitions, 0);
+            assert_eq!(warned(&resolved), named);
+            assert!(
+                resolved.summary.ends_with("; 1 partition stays parked"),
+                "{}",
+                resolved.summary
+            );
+            // The position, its decision and its topic stay as they are: the next start comes to the same.
+            let before = world.state.as_ref().unwrap().positions[&orders(0)].clone();
+            assert_eq!(resolved.positions(CheckpointId(10))[&orders(0)], before);
+        }
+
+        // What this start itself says of the partition counts, and a policy decides it.
+        let mut moved = world().from(json!({"from": "latest"}));
+        moved.parks_others = true;
+        assert_eq!(moved.resolve().totals.parked_partitions, 0);
+        let mut decided = world().policy(Earliest);
+        decided.parks_others = true;
+        assert_eq!(begins(&decided.resolve(), 0).0, Some(100));
+        // One that was parked before is no licence for others.
+        let mut other = world();
+        other.parked_before = vec![parked_before(1)];
+        assert_eq!(codes(&other.resolve()), named);
+    }
+}
+
+/// The sink is further than the checkpoint: that is where the partition stands.
+#[test]
+fn a_partition_is_parked_where_its_sink_stands() {
+    let mut outside = World::stored(&[(0, Some(30))]).sink(40, 7);
+    outside.parks_others = true;
+    let mut recreated = World::stored(&[(0, Some(130))]).sink(140, 7);
+    recreated.parks_others = true;
+    recreated.facts_of(0).topic_id = id("second");
+    for (world, stands) in [(outside, 40), (recreated, 140)] {
+        let resolved = world.resolve();
+        assert_eq!(codes(&resolved), []);
+        let position = &resolved.positions(CheckpointId(10))[&orders(0)];
+        assert_eq!(
+            (position.next_offset, position.position_id),
+            (Some(offset(stands)), CheckpointId(7))
+        );
+    }
+}
+
+#[test]
+fn a_spec_that_stops_the_job_parks_nothing() {
+    let before = [parked_before(0)];
+    for is_automatic in [false, true] {
+        let parking = Parking::of(Block::Job, &before, is_automatic);
+        assert_eq!(parking, Parking::default());
+        let parking = Parking::of(Block::Partition, &before, is_automatic);
+        assert_eq!(parking.allows(&orders(0)), Some(true));
+        assert_eq!(parking.allows(&orders(1)), is_automatic.then_some(false));
+    }
 }
 
 #[test]
@@ -1545,6 +1684,69 @@ fn the_basis_and_its_sentence() {
         let resolved = world.resolve();
         assert_eq!((resolved.basis, resolved.summary.as_str()), (basis, text));
     }
+}
+
+#[test]
+fn the_sentence_says_which_partitions_do_not_resume() {
+    let mut world = World::stored(&[
+        (0, Some(150)),
+        (1, Some(50)),
+        (2, Some(900)),
+        (3, Some(160)),
+    ])
+    .policy(Earliest);
+    for number in 0..5 {
+        world = world.partition(number);
+    }
+    world.facts_of(0).topic_id = id("second");
+    let resolved = world.resolve();
+    assert_eq!(
+        resolved.summary,
+        "resume from checkpoint 9; the startup mode (latest) is not used; orders/0 begins anew: its topic was created again; orders/1 does not resume: its log begins behind the position; orders/2 does not resume: its log ends before the position; orders/4 begins at its first record: it is not in the checkpoint; 100 offsets replayed; 50 offsets lost",
+    );
+    assert_eq!(resolved.told(), resolved.summary);
+    // What stands against a start comes first, and what it would do is no promise.
+    let refused = world.policy(Fail).resolve();
+    assert_eq!(codes(&refused).len(), 2);
+    let told = refused.told();
+    let first = &refused.blockers[0].summary;
+    assert!(
+        told.starts_with(&format!("a start is refused: {first} (and 1 other blocker); without that it would resume from checkpoint 9; ")),
+        "{told}"
+    );
+    let told = World::new()
+        .from(json!({"from": "checkpoint"}))
+        .resolve()
+        .told();
+    assert!(
+        told.starts_with("a start is refused: ") && !told.contains("would"),
+        "{told}"
+    );
+}
+
+#[test]
+fn positions_of_what_is_gone_are_dropped_only_when_asked() {
+    let mut world = World::stored(&[(0, Some(150))]);
+    world.facts.partitions.clear();
+    world.facts.missing_topics = vec!["orders".to_owned()];
+    let kept = world.resolve();
+    assert_eq!(
+        kept.positions(CheckpointId(10))[&orders(0)].next_offset,
+        Some(offset(150))
+    );
+    world.policies.forget_gone = true;
+    let dropped = world.resolve();
+    assert_eq!(begins(&dropped, 0), (None, StartReason::PartitionGone));
+    assert!(dropped.positions(CheckpointId(10)).is_empty());
+    // The next start would not know that the topic was ever there: its name has to go as well.
+    assert_eq!(codes(&dropped), [Code::UnknownTopic]);
+    world.facts.by_pattern = true;
+    assert_eq!(codes(&world.resolve()), []);
+    assert!(
+        dropped.warnings[0].summary.contains("are dropped"),
+        "{:?}",
+        dropped.warnings
+    );
 }
 
 #[test]

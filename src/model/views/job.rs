@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{BottleneckView, StagesView};
@@ -18,10 +18,11 @@ use crate::model::{
     startup_mode::StartupMode,
     stop_at::StopAt,
     topic::TopicPartition,
+    watermark::{SubtaskWatermark, WatermarkStrategy},
 };
 
 /// A step that makes sense now, as a line to run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NextStep {
     /// Why one would.
     pub why: String,
@@ -110,6 +111,32 @@ pub struct LimitsView {
     pub throttled: Option<bool>,
     /// Milliseconds that subtasks were held back in this run, all together; `null` when it does not run.
     pub throttled_ms: Option<i64>,
+}
+
+/// How far the event time of a job has come. What it has seen is not part of a checkpoint: a new run begins without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WatermarkView {
+    /// How a partition's watermark follows from its time stamps; the run's.
+    pub strategy: WatermarkStrategy,
+    /// The watermark: no record at or before this instant is expected any more. It never goes back in a run. `null` while one
+    /// of the active partitions has shown no record, and for a job that does not run.
+    pub timestamp: Option<DateTime<Utc>>,
+    /// Milliseconds from the watermark to now; `null` where there is none.
+    pub lag_ms: Option<i64>,
+    /// Whether no partition is active, all being idle or at their ends: then the watermark stays where it is. `null` for a job
+    /// that does not run.
+    pub idle: Option<bool>,
+    /// The partition that holds the watermark where it is: the one furthest behind of those that are active.
+    pub held_by: Option<TopicPartition>,
+    /// Partitions that have had nothing to read for `idle_after`; `null` for a job that does not run.
+    pub idle_partitions: Option<usize>,
+    /// Partitions that are not read at the moment because they are further ahead than `alignment` allows.
+    pub paused_partitions: Vec<TopicPartition>,
+    /// Records of this run that were late: at or before the watermark when they were given to the sink. `null` for a job that
+    /// does not run.
+    pub late_records: Option<u64>,
+    /// The subtasks.
+    pub subtasks: Vec<SubtaskWatermark>,
 }
 
 /// Lines to copy for the things one does to a job.
@@ -202,6 +229,9 @@ pub struct JobView {
     pub crash_loop: Option<CrashLoopView>,
     /// How fast it may go.
     pub limits: LimitsView,
+    /// How far its event time has come; only of a job that keeps event time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<WatermarkView>,
     /// Where the time of the last minute went; `null` when it does not run.
     pub stages: Option<StagesView>,
     /// What holds it back; `null` when it does not run.
@@ -298,7 +328,9 @@ pub struct StartupModeView {
     /// The mode: the spec's, or after `apply: next-start` the one that the next start uses.
     #[serde(flatten)]
     pub mode: StartupMode,
-    /// `if-no-state` or `next-start`; `null` when only shown.
+    /// The mode in the spec: for a job without a checkpoint.
+    pub spec_mode: StartupMode,
+    /// `if-no-state` or `next-start`, as it was sent; when only shown, `next-start` where the mode was set for the next start.
     pub apply: Option<&'static str>,
     /// Generation of the spec.
     pub generation: i64,
@@ -316,6 +348,9 @@ pub struct StartupModeView {
     pub will_set_aside_checkpoint: Option<CheckpointId>,
     /// What the next start would do; `null` if it could not be worked out or was not asked for.
     pub estimate: Option<PlanTotals>,
+    /// The checkpoint that the estimate counts from, while the job runs: it has read on since, so less is `skipped` and more
+    /// is `replayed` once it stops. `null` for a job that does not run: then the estimate is exact.
+    pub estimated_from: Option<CheckpointId>,
     /// The start asked for ahead of time, if there is one.
     pub pending_start: Option<PendingStart>,
     /// An earlier intent that this one replaced.

@@ -5,6 +5,7 @@
 mod attempt;
 mod checkpoint;
 mod deletion;
+mod event;
 mod job;
 mod offsets;
 mod plan;
@@ -17,9 +18,10 @@ mod stages;
 pub use attempt::AttemptList;
 pub use checkpoint::{CheckpointList, CheckpointView};
 pub use deletion::{DeleteReport, DeletedGroup, GroupOutcome};
+pub use event::EventList;
 pub use job::{
     BoundedView, Commands, CrashLoopView, JobItem, JobLag, JobList, JobView, LastCheckpoint,
-    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView,
+    LimitsView, ModeEffect, NextStep, Owner, SpecApplied, StartupModeView, WatermarkView,
 };
 pub use offsets::{
     Divergence, DivergenceCause, Flag, OffsetsTotals, OffsetsView, PartitionLag,

@@ -9,6 +9,7 @@ use crate::model::{
     offset::Offset,
     parked::ParkedPartition,
     resolver::StartReason,
+    watermark::PartitionWatermark,
 };
 
 use super::NextStep;
@@ -178,6 +179,9 @@ pub struct PartitionOffsetsView {
     pub oldest_unread_age_ms: Option<i64>,
     /// How far unread records are from being deleted.
     pub retention: Retention,
+    /// How far its event time has come; only of a job that keeps event time, while it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watermark: Option<PartitionWatermark>,
     /// Why it is not read at the moment; `null` if it is.
     pub parked: Option<ParkedPartition>,
     /// What is notable.

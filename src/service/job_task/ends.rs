@@ -20,7 +20,7 @@ use crate::{
         restart::{CrashLoop, Decision},
     },
     service::monitor::refresh_checkpoint,
-    store::AttemptEnd,
+    store::{AttemptEnd, NeverBegun},
 };
 
 impl JobTask {
@@ -68,7 +68,7 @@ impl JobTask {
                 self.fail(failure).await;
             }
             JobError::Store(_) | JobError::Panicked { .. } => {
-                self.crashed(failure, ran_for).await;
+                self.crashed(failure, ran_for, None).await;
             }
         }
     }
@@ -147,7 +147,13 @@ impl JobTask {
 
     /// Nobody knows whether the next run would crash, too: the restart strategy decides. The lease is kept meanwhile, so no
     /// other server comes in between; the next run takes a new epoch.
-    async fn crashed(&mut self, mut failure: JobFailure, ran_for: Duration) {
+    pub(super) async fn crashed(
+        &mut self,
+        mut failure: JobFailure,
+        ran_for: Duration,
+        never_begun: Option<NeverBegun>,
+    ) {
+        self.ran_for = Duration::ZERO;
         let (strategy, before) = {
             let facts = self.job.shared();
             (facts.row.spec.restart.clone(), facts.row.crash_loop.clone())
@@ -168,7 +174,12 @@ impl JobTask {
         if let Some(lease) = self.lease {
             let store = &self.core.store;
             let noted = self
-                .settle(|| async { Ok(store.crashed(&lease, &crash_loop, &end).await?) })
+                .settle(|| async {
+                    let never_begun = never_begun.as_ref();
+                    Ok(store
+                        .crashed(&lease, &crash_loop, &end, never_begun)
+                        .await?)
+                })
                 .await;
             if matches!(noted, Err(Trouble::Fenced)) {
                 self.lease = None;
@@ -217,6 +228,7 @@ impl JobTask {
         if let Some(run) = self.run.take() {
             let status = run.status();
             self.ended_run = Some((status.records, status.bytes));
+            self.ran_for = self.run_since.elapsed();
         }
         self.sink = None;
         self.following.abort_all();

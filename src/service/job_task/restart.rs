@@ -92,9 +92,9 @@ impl JobTask {
             operation,
             request: stored.start,
         };
-        self.start(Some(&asked)).await;
         // In case the start has to be tried again.
-        self.stopped_for = Some((asked.operation.id, stop));
+        self.stopped_for = Some((asked.operation.id.clone(), stop));
+        self.start(Some(&asked)).await;
     }
 
     /// Ends the run and gives its lease back: what begins again does so under a new epoch. False when there is nothing to

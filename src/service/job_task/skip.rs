@@ -20,6 +20,7 @@ use crate::{
         job_state::JobState,
         operation::Operation,
         skip::{SkipRequest, SkipVerdict, judge},
+        start::StartRequest,
         views::{SkipReport, SkippedRecord},
     },
     service::{
@@ -120,7 +121,9 @@ impl JobTask {
             .decide(Some(operation), None, &claim.row, &sink)
             .await?;
         if !resolved.blockers.is_empty() {
-            return Err(Trouble::Refused(start_blocked(&claim.row, &resolved)));
+            let request = StartRequest::auto();
+            let refused = start_blocked(&self.core, &claim.row, &resolved, &request, false);
+            return Err(Trouble::Refused(refused));
         }
         let stands_at = position_in(&resolved, request).map_err(Trouble::Refused)?;
         let desired = claim.row.desired_state;

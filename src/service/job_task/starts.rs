@@ -22,11 +22,15 @@ use crate::{
         code::Code,
         health::HealthWindow,
         ids::{CheckpointId, InstallId},
+        job::JobSpec,
         job_state::JobState,
         job_status::JobFailure,
         offset::PartitionOffsets,
         operation::Operation,
-        resolver::{BrokerFacts, ResolvedStart, SinkFacts, SinkProgress, StartReason},
+        resolver::{
+            BrokerFacts, Parking, PlannedParking, ResolvedStart, SinkFacts, SinkProgress,
+            StartReason,
+        },
         restart::CrashLoop,
         start::StartRequest,
         stop_at::BoundedRun,
@@ -37,7 +41,7 @@ use crate::{
         core::{Core, JobEntry},
         dead_letters,
         error::ServiceError,
-        next_steps::RefusedStart,
+        next_steps::{Curl, RefusedStart, ways_out},
         operations::already_running,
         sink_progress::{self, make_sink},
         specs::apply_live,
@@ -54,6 +58,7 @@ pub(super) struct RunBegin {
     /// The stored `start` checkpoint.
     start: Checkpoint,
     reasons: BTreeMap<TopicPartition, StartReason>,
+    parked: BTreeMap<TopicPartition, PlannedParking>,
     ends: Option<PartitionOffsets>,
 }
 
@@ -69,7 +74,9 @@ impl JobTask {
             let mut facts = self.job.shared();
             facts.refused = None;
             Before {
-                backs_off: facts.shown_state().0 == JobState::BackingOff,
+                // What crashed itself goes back to how the job stood before it.
+                backs_off: facts.shown_state().0 == JobState::BackingOff
+                    && !asked.is_some_and(|asked| self.crashed_before(&asked.operation)),
                 failure: facts.row.failure.take(),
             }
         };
@@ -79,6 +86,7 @@ impl JobTask {
         match outcome {
             Ok(report) => {
                 self.run_since = Instant::now();
+                self.crashed_operation = None;
                 if let Some(asked) = asked {
                     let result = match &asked.restarting {
                         None => json!(report),
@@ -137,7 +145,10 @@ impl JobTask {
             resolved.blockers.extend(letters.blocker());
         }
         if !resolved.blockers.is_empty() {
-            return Err(Trouble::Refused(start_blocked(row, &resolved)));
+            let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
+            let as_restart = asked.is_some_and(|asked| asked.restarting.is_some());
+            let refused = start_blocked(&core, row, &resolved, &request, as_restart);
+            return Err(Trouble::Refused(refused));
         }
         let checkpoint_id = self.next_checkpoint_id(operation, &claim.progress).await?;
         let checkpoint = start_checkpoint(
@@ -147,16 +158,13 @@ impl JobTask {
             claim.sink.identity(),
             core.now(),
         );
-        let kind = match asked {
-            None => self.next_kind,
-            Some(asked) if asked.restarting.is_some() => AttemptKind::Restart,
-            Some(_) => AttemptKind::Start,
-        };
-        // An operator who starts a job has seen what it crashed of.
+        let kind = kind_of(asked, self.next_kind);
+        // An operator who starts a job has seen what it crashed of, unless it crashed of this start.
+        let is_seen = asked.is_some_and(|asked| !self.crashed_before(&asked.operation));
         let crash_loop = row
             .crash_loop
             .clone()
-            .filter(|_| kind.is_automatic())
+            .filter(|_| !is_seen)
             .map(|crash_loop| CrashLoop {
                 next_attempt_at: None,
                 ..crash_loop
@@ -189,6 +197,7 @@ impl JobTask {
         let begin = RunBegin {
             start: checkpoint,
             reasons: reasons.collect(),
+            parked: resolved.parked(),
             ends: record.bounded.as_ref().map(BoundedRun::stop_offsets),
         };
         self.job.shared().bounded = record.bounded;
@@ -357,6 +366,11 @@ impl JobTask {
             intent: &intent,
             state: &state,
             sink,
+            parking: Parking::of(
+                row.spec.errors.block,
+                &row.parked,
+                asked.is_none() || done_before,
+            ),
         };
         let (facts, cluster) = self.facts(operation, &question).await?;
         let Some(plan) = plan else {
@@ -442,6 +456,7 @@ impl JobTask {
             lease,
             start: begin.start,
             reasons: begin.reasons,
+            parked: begin.parked,
             ends: begin.ends,
             kafka: cluster,
             sink: Arc::clone(&sink),
@@ -474,15 +489,7 @@ impl JobTask {
         // The spec may have changed while the start was under way.
         let declared = self.job.row().spec;
         if let Some(run) = &self.run
-            && (
-                &declared.checkpoint,
-                &declared.limits,
-                &declared.source.partition_discovery,
-            ) != (
-                &row.spec.checkpoint,
-                &row.spec.limits,
-                &row.spec.source.partition_discovery,
-            )
+            && live(&declared) != live(&row.spec)
         {
             apply_live(run, &declared).await;
         }
@@ -495,7 +502,7 @@ impl JobTask {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
             self.job.shared().refused = Some(RefusedStart {
                 request,
-                blockers: error.blockers.clone(),
+                blockers: error.blockers.to_vec(),
             });
         }
         let Some(asked) = asked else {
@@ -567,13 +574,54 @@ impl JobTask {
     }
 }
 
+/// What of a spec counts while the job runs.
+fn live(spec: &JobSpec) -> impl PartialEq + use<'_> {
+    let source = &spec.source;
+    (
+        (&spec.checkpoint, &spec.limits, &source.partition_discovery),
+        (source.on_out_of_range, source.on_topic_recreated),
+    )
+}
+
+/// Why a run begins; `by_itself` is what it is when nobody asked.
+pub(super) fn kind_of(asked: Option<&Asked>, by_itself: AttemptKind) -> AttemptKind {
+    match asked {
+        None => by_itself,
+        Some(asked) if asked.restarting.is_some() => AttemptKind::Restart,
+        Some(_) => AttemptKind::Start,
+    }
+}
+
 /// How the job stood before a start.
 struct Before {
     failure: Option<JobFailure>,
     backs_off: bool,
 }
 
-pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceError {
+/// The refusal of a start, with what was asked for again and each decision, as whole lines. A restart that was refused is
+/// repeated as a restart: the job may be running.
+pub(crate) fn start_blocked(
+    core: &Core,
+    row: &JobRow,
+    resolved: &ResolvedStart,
+    request: &StartRequest,
+    as_restart: bool,
+) -> ServiceError {
+    let curl = Curl {
+        public_url: &core.settings.public_url,
+        job: &row.name,
+    };
+    let refused = RefusedStart {
+        request: request.clone(),
+        blockers: resolved.blockers.clone(),
+    };
+    let next = ways_out(&refused, |body| {
+        if as_restart {
+            curl.restart(Some(body))
+        } else {
+            curl.start(Some(body))
+        }
+    });
     let summaries: Vec<&str> = resolved
         .blockers
         .iter()
@@ -595,6 +643,7 @@ pub(crate) fn start_blocked(row: &JobRow, resolved: &ResolvedStart) -> ServiceEr
         .hint(hint.remedy())
         .blockers(resolved.blockers.clone())
         .choices(choices)
+        .next(next)
 }
 
 /// Positions that a start moves by policy, as the history tells them: nobody may have looked at the plan.
@@ -603,7 +652,7 @@ fn moved_positions(resolved: &ResolvedStart) -> Vec<serde_json::Value> {
         matches!(
             planned.reason,
             StartReason::BelowEarliest | StartReason::BeyondLatest | StartReason::TopicRecreated
-        )
+        ) && planned.is_read()
     });
     by_policy
         .map(|planned| {

@@ -34,7 +34,7 @@ use crate::{
         job::JobSpec,
         job_state::{DesiredState, JobState},
         offset::Offset,
-        resolver::{ProgressFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{Parking, ProgressFacts, ResolvedStart, SinkFacts, SinkProgress},
         skip::{SkipVerdict, judge},
         start::{StartRequest, StopCheckpoint},
     },
@@ -416,6 +416,7 @@ impl Server {
             intent,
             state: &state,
             sink: &facts_of_sink,
+            parking: Parking::default(),
         };
         let clock = WorldClock(self.began);
         let mut attempts = 0;
@@ -490,6 +491,7 @@ impl Server {
             lease,
             start,
             reasons: std::collections::BTreeMap::new(),
+            parked: std::collections::BTreeMap::new(),
             ends: None,
             kafka,
             sink,

@@ -59,7 +59,7 @@ pub async fn read_columns(
 
 /// What stands in the target against a spec's table, mapping and way to write.
 ///
-/// Each fault has its pointer in the spec and ends with the statement that mends it. Whether the sink can keep its own
+/// Each fault has its pointer in the spec and the statement that mends it. Whether the sink can keep its own
 /// progress there is not part of it.
 ///
 /// # Errors

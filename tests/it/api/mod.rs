@@ -6,6 +6,7 @@
 mod attempts;
 mod checkpoints;
 mod deletions;
+mod events;
 mod jobs;
 mod offsets;
 mod operations;
@@ -314,6 +315,7 @@ fn every_operation_is_called_by_a_test() {
         include_str!("attempts.rs"),
         include_str!("checkpoints.rs"),
         include_str!("deletions.rs"),
+        include_str!("events.rs"),
         include_str!("jobs.rs"),
         include_str!("offsets.rs"),
         include_str!("operations.rs"),

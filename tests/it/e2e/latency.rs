@@ -5,25 +5,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fault_proxy::Direction;
+use fault_proxy::{Direction, Proxy};
+use serde_json::json;
 
-use super::{Scene, assert_no_logical_offset, earliest, librdkafka::explicit_starts_are_exact};
+use super::{
+    Scene, assert_no_logical_offset, earliest, librdkafka::explicit_starts_are_exact, with,
+};
 use crate::support::{
-    client::Offsets,
+    client::{Offsets, block_on},
     kafka::PrivateKafka,
-    producer::Load,
+    producer::{Load, Producer},
     server::{Output, TestServer},
     wait::{SOON, breathe, eventually},
 };
 
 const AWAY: Duration = Duration::from_millis(200);
-const PARTITIONS: i32 = 100;
+const PARTITIONS: i32 = 500;
 /// Those that are written to.
 const BUSY: i32 = 4;
 
 /// confluentinc/librdkafka issue 2256: a sought position was replaced by the reset policy's, because answers came in another
 /// order than on a fast network; vectordotdev/vector issue 17057: collecting the lags of many partitions slowed consumption.
-/// Through 200 ms of latency the lags of 100 partitions, asked for each second while records flow, come in time and are the
+/// Through 200 ms of latency the lags of 500 partitions, asked for each second while records flow, come in time and are the
 /// brokers' own numbers once nothing moves, and the first record of every explicit start is exact.
 #[test]
 fn a_slow_network_changes_no_position_and_no_number() {
@@ -35,7 +38,7 @@ fn a_slow_network_changes_no_position_and_no_number() {
     eventually("all partitions have begun", SOON, || {
         let view = look(&scene);
         let begun = view.map(|row| row.position.and(row.checkpointed));
-        if begun.len() == 100 && begun.values().all(Option::is_some) {
+        if begun.len() == 500 && begun.values().all(Option::is_some) {
             Ok(())
         } else {
             Err(format!("{begun:?}"))
@@ -54,7 +57,7 @@ fn a_slow_network_changes_no_position_and_no_number() {
             view.sources
         );
         assert_eq!(view.sources["group"]["status"], "ok", "{:#}", view.sources);
-        assert_eq!(view.partitions.len(), 100, "{view:?}");
+        assert_eq!(view.partitions.len(), 500, "{view:?}");
         for row in &view.partitions {
             // A position that was taken after the end would be beyond it.
             assert!(
@@ -95,6 +98,50 @@ fn a_slow_network_changes_no_position_and_no_number() {
 
     let scene = Scene::with(scene.server, cluster.kafka.clone(), "far-starts", 4);
     explicit_starts_are_exact(&scene, 10);
+
+    proxy.set_latency(Direction::ToServer, Duration::ZERO);
+    let scene = Scene::with(scene.server, cluster.kafka.clone(), "away", 1);
+    what_appears_is_found_after_an_outage(&scene, &proxy);
+}
+
+/// Looks at the topics fail for as long as the brokers are away: the job says so, goes on, and finds what came meanwhile.
+fn what_appears_is_found_after_an_outage(scene: &Scene, proxy: &Proxy) {
+    let spec = with(
+        scene.spec(&json!({"mode": "latest"})),
+        "/source/partition_discovery",
+        json!({"interval": "1s"}),
+    );
+    scene.job.put_spec(&spec);
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 0)]);
+    let since = scene.job.view()["since"].clone();
+    block_on(proxy.refuse());
+    block_on(proxy.cut());
+    let view = eventually("it says so", SOON, || {
+        let view = scene.job.view();
+        match view["health"].to_string().contains("discovery-failing") {
+            true => Ok(view),
+            false => Err(format!("{view:#}")),
+        }
+    });
+    assert_eq!(
+        (&view["state"], &view["health"]["status"]),
+        (&json!("running"), &json!("waiting")),
+        "{view:#}"
+    );
+    block_on(proxy.accept());
+    scene.kafka.add_partitions(&scene.name, 2);
+    Producer::new(&scene.kafka).produce(&scene.name, 1, 3);
+    let all = [(0, 0), (1, 3)];
+    scene.await_positions(&all);
+    eventually("nothing is said any more", SOON, || {
+        let view = scene.job.view();
+        match view["health"].to_string().contains("discovery-failing") {
+            true => Err(format!("{view:#}")),
+            false => Ok(()),
+        }
+    });
+    assert_eq!(scene.job.view()["since"], since, "the same run");
 }
 
 fn look(scene: &Scene) -> Offsets {

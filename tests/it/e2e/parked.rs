@@ -309,6 +309,45 @@ fn a_running_job_that_is_overtaken_says_what_is_lost_and_the_other_partition_goe
     assert_eq!(delivered[&0], (0..from).collect::<Vec<_>>(), "up to there");
     scene.produce(1, 3);
     scene.await_positions(&[(0, from), (1, 3)]);
+
+    scene.job.checkpoint();
+
+    // A server that comes up does not stand still for it, and an operator's start does not ask again: it is known.
+    let mut scene = scene;
+    scene.server.kill();
+    scene.server.boot();
+    scene.produce(1, 2);
+    scene.await_positions(&[(0, from), (1, 5)]);
+    scene.job.stop();
+    let plan = scene.job.plan();
+    assert_eq!(plan.blockers.len(), 0, "{:#}", plan.body);
+    assert_eq!(plan.totals["parked_partitions"], 1, "{:#}", plan.body);
+    let planned = &plan.body["partitions"][0];
+    assert_eq!(
+        (
+            &planned["kept"],
+            &planned["start_at"],
+            &planned["parked"]["again"]
+        ),
+        (&json!(from), &Value::Null, &json!(true)),
+        "{planned:#}"
+    );
+    assert_eq!(
+        plan.body["warnings"][0]["code"], "offset-out-of-range",
+        "{:#}",
+        plan.body
+    );
+    scene.job.start(&json!({"plan": plan.body["plan"]}));
+    let view = await_parked(&scene, 1);
+    assert_eq!(view["parked"][0]["lost"], *lost, "{view:#}");
+    assert_eq!(
+        events(&scene)
+            .iter()
+            .filter(|kind| *kind == "partition-parked")
+            .count(),
+        1,
+        "the history tells it once"
+    );
     // The line that it proposes is the way on.
     let lines = view["next"].to_string();
     assert!(
@@ -320,6 +359,72 @@ fn a_running_job_that_is_overtaken_says_what_is_lost_and_the_other_partition_goe
         .job
         .operate("/restart", &json!({"on_out_of_range": "earliest"}));
     scene.await_exactly(mark, &[(0, RECORDS - LEFT..RECORDS)]);
+}
+
+/// What expired while the server was away is noticed by a start that nobody asked for.
+#[test]
+fn a_server_that_comes_up_parks_what_its_log_does_not_hold_and_a_policy_lets_it_go_on() {
+    let mut scene = Scene::new("expired-away", 2);
+    scene.produce_all(10);
+    scene.run(&earliest());
+    scene.await_exactly(0, &[(0, 0..10), (1, 0..10)]);
+    scene.job.checkpoint();
+    scene.server.kill();
+    scene.produce_all(10);
+    scene.kafka.delete_records(&scene.name, 0, 15);
+    let mark = scene.server.log.mark();
+    scene.server.boot();
+    let view = await_parked(&scene, 1);
+    let parked = &view["parked"][0];
+    assert_eq!(
+        (&parked["offset"], &parked["code"], &parked["lost"]["to"]),
+        (&json!(10), &json!("offset-out-of-range"), &json!(15)),
+        "{view:#}"
+    );
+    assert_eq!(view["health"]["status"], "blocked", "{view:#}");
+    scene.await_exactly(mark, &[(1, 10..20)]);
+    scene.job.checkpoint();
+    assert_eq!(
+        scene.checkpointed().1,
+        [(0, Some(10)), (1, Some(20))].into()
+    );
+    eventually("the history tells it", SOON, || {
+        let events = events(&scene);
+        let told = events.iter().filter(|kind| *kind == "partition-parked");
+        match told.count() {
+            1 => Ok(()),
+            _ => Err(format!("{events:?}")),
+        }
+    });
+    // The policy counts at once, for what is parked too.
+    let spec = with(
+        scene.spec(&earliest()),
+        "/source/on_out_of_range",
+        json!("earliest"),
+    );
+    let applied = scene.job.put_spec(&spec);
+    assert_eq!(applied["applies"], "now", "{applied:#}");
+    scene.await_exactly(mark, &[(0, 15..20), (1, 10..20)]);
+    scene.await_positions(&[(0, 20), (1, 20)]);
+    assert_eq!(await_parked(&scene, 0)["positions_moved"], 1);
+}
+
+/// Whoever wants the whole job to stop has it stand still.
+#[test]
+fn a_job_that_stops_as_a_whole_does_not_come_up_without_one_of_its_partitions() {
+    let mut scene = Scene::new("expired-block", 2);
+    scene.produce_all(10);
+    let spec = with(scene.spec(&earliest()), "/errors", json!({"block": "job"}));
+    scene.job.put_spec(&spec);
+    scene.job.start(&json!({}));
+    scene.await_exactly(0, &[(0, 0..10), (1, 0..10)]);
+    scene.job.checkpoint();
+    scene.server.kill();
+    scene.produce_all(10);
+    scene.kafka.delete_records(&scene.name, 0, 15);
+    scene.server.boot();
+    scene.server.await_state(&scene.job, "failed");
+    assert_eq!(scene.job.view()["failure"]["code"], "offset-out-of-range");
 }
 
 #[test]

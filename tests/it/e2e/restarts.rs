@@ -297,3 +297,98 @@ fn a_crash_in_the_sink_follows_the_restart_strategy_and_doubles_nothing() {
         .column("SELECT count(DISTINCT (part, pos)) FROM orders");
     assert_eq!(different, [50]);
 }
+
+/// The bug is in the job's own task, while an operator's start is worked out: counted, shown, and the start goes where it was
+/// asked to go.
+#[test]
+fn a_start_that_crashes_is_tried_again_where_it_was_asked_to_go() {
+    let mut scene = Scene::new("start-crash", 1);
+    scene.produce(0, 10);
+    scene.server.kill();
+    scene.server.boot_to_panic("before-start-stored:4");
+    let spec = scene.spec(&earliest());
+    scene
+        .job
+        .put_spec(&with(spec, "/restart", fixed_delay(2, "100ms")));
+    let asked = json!({"from": "specific-offsets", "offsets": {&scene.name: {"0": 4}}});
+    // Two pauses, then the job fails, and the caller hears it.
+    let refused = scene.job.refused("/start", &asked);
+    let words = "the start crashed: HANDOVER_PANIC_AT names before-start-stored";
+    assert_eq!(refused.code, "job-failed");
+    let view = scene.job.view();
+    assert_eq!(
+        (&view["state"], &view["failure"]["code"]),
+        (&json!("failed"), &json!("panicked")),
+        "{view:#}"
+    );
+    let summary = view["failure"]["summary"].as_str().unwrap_or_default();
+    assert!(
+        summary.starts_with(words) && summary.contains("restarted 2 times"),
+        "{summary}"
+    );
+    assert_eq!(view["crash_loop"]["first_cause"]["summary"], words);
+    let attempts = scene.attempts();
+    let crashed = ("start", "crashed");
+    assert_eq!(outcomes(&attempts), as_words(&[crashed, crashed, crashed]));
+    assert_eq!(
+        (&attempts[2]["cause"]["summary"], &attempts[2]["checkpoint"]),
+        (&json!(words), &Value::Null)
+    );
+    assert_eq!(attempts[2]["first_of_loop"], true);
+
+    // One crash is left: the operation stays open over its pause, and begins where it says.
+    scene.job.operate("/start", &asked);
+    scene.await_positions(&[(0, 10)]);
+    assert_eq!(
+        outcomes(&scene.attempts()[..2]),
+        as_words(&[("start", "runs"), ("start", "crashed")])
+    );
+    let first = scene.server.log.first_since(0, &scene.name);
+    assert_eq!(first[&0], 4, "where the operator said");
+    assert_eq!(scene.job.view()["crash_loop"]["restart"], 1);
+}
+
+/// The bug is met while a stop is settled, after the run has ended.
+#[test]
+fn a_stop_that_crashes_backs_off_and_is_carried_to_its_end() {
+    let scene = Scene::new("stop-crash", 1);
+    let mut scene = scene;
+    scene.server.kill();
+    scene.server.boot_to_panic("before-stop-settled:2");
+    let spec = scene.spec(&earliest());
+    scene
+        .job
+        .put_spec(&with(spec, "/restart", fixed_delay(9, "1500ms")));
+    scene.produce(0, 10);
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 10)]);
+    let path = scene.job.at("/stop");
+    let operation = scene.job.api.post(&path, &json!({}));
+    scene.server.await_state(&scene.job, "backing-off");
+    let summary = scene.job.view()["summary"].to_string();
+    assert!(
+        summary.contains("the stop crashed: HANDOVER_PANIC_AT names before-stop-settled"),
+        "{summary}"
+    );
+    let id = operation["id"].as_str().expect("an id");
+    let ended = scene
+        .job
+        .api
+        .get(&format!("/api/v1/operations/{id}?wait=30s"));
+    assert_eq!(ended["status"], "succeeded", "{ended:#}");
+    let view = scene.job.view();
+    assert_eq!(
+        (&view["state"], &view["crash_loop"]),
+        (&json!("stopped"), &Value::Null)
+    );
+    let attempts = scene.attempts();
+    assert_eq!(outcomes(&attempts), as_words(&[("start", "crashed")]));
+    let cause = attempts[0]["cause"]["summary"].to_string();
+    assert!(cause.contains("the stop crashed"), "{cause}");
+    // Its last checkpoint was stored before: nothing is read twice.
+    let mark = scene.server.log.mark();
+    scene.job.start(&json!({}));
+    scene.produce(0, 1);
+    scene.await_positions(&[(0, 11)]);
+    assert_eq!(scene.server.log.first_since(mark, &scene.name)[&0], 10);
+}

@@ -1,4 +1,4 @@
-//! A record that is not what the format says, in one of two partitions.
+//! Records that are not what the format says, in each of two partitions.
 
 use serde_json::json;
 
@@ -11,11 +11,14 @@ pub(super) fn run(file: &'static str) {
     scene.producer.flush();
     scene.produce(0, 4);
     scene.produce(1, 5);
+    scene.producer.send(&scene.name, 1, b"{nor this", None);
+    scene.producer.flush();
+    scene.produce(1, 2);
     let mut spec = scene.spec("earliest");
     spec["source"]["format"] = json!("json");
     scene.put_and_start(&spec);
-    scene.await_view("a partition is parked", |view| {
-        view["health"]["status"] == "blocked"
+    scene.await_view("both partitions are parked", |view| {
+        view["parked"].as_array().is_some_and(|all| all.len() == 2)
     });
     scene.await_exactly(0, &[(0, 0..3), (1, 0..5)]);
 
@@ -25,9 +28,9 @@ pub(super) fn run(file: &'static str) {
     page.run("Act");
     page.run("Verify");
     page.end();
-    scene.await_exactly(mark, &[(0, 4..8)]);
+    scene.await_exactly(mark, &[(0, 4..8), (1, 6..8)]);
     let view = scene.await_view("it goes on", |view| view["state"] == "running");
     assert_eq!(view["parked"], json!([]), "{view:#}");
     scene.job.stop();
-    assert_eq!(scene.checkpointed(), [(0, Some(8)), (1, Some(5))].into());
+    assert_eq!(scene.checkpointed(), [(0, Some(8)), (1, Some(8))].into());
 }

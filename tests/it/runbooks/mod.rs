@@ -9,6 +9,7 @@ mod page;
 mod postgresql_failover;
 mod replay_from_a_time;
 mod startup_mode_without_effect;
+mod topic_gone;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,6 +52,7 @@ runbooks! {
     "postgresql-failover.md" => postgresql_failover,
     "replay-from-a-time.md" => replay_from_a_time,
     "startup-mode-without-effect.md" => startup_mode_without_effect,
+    "topic-gone.md" => topic_gone,
 }
 
 /// A server and a topic that one job reads. Topic, job and group have the same name.

@@ -147,6 +147,9 @@ impl Page {
                 .map(|block| block.section.clone())
         };
         assert_eq!(next(self).as_deref(), Some(section), "{}", self.file);
+        if section == "Go back" {
+            self.goes_back_only_when_told();
+        }
         while next(self).as_deref() == Some(section) {
             let block = self.blocks.next().expect("there is one");
             let output = self.run_block(&block.lines);
@@ -161,6 +164,54 @@ impl Page {
             // For whoever wants to see what the page looks like in use: --nocapture.
             println!("$ {}{}", block.lines, output.join("\n"));
         }
+    }
+
+    /// The lines that undo the work stop for whoever has pasted them with the rest; then it is said that they are meant.
+    fn goes_back_only_when_told(&mut self) {
+        let blocks = self.blocks.as_slice().iter();
+        let undoing: Vec<String> = blocks
+            .take_while(|block| block.section == "Go back")
+            .map(|block| block.lines.clone())
+            .collect();
+        for lines in undoing {
+            self.stops(&lines, "GO_BACK");
+        }
+        self.say("export GO_BACK=yes");
+    }
+
+    /// Runs lines that must not do anything as long as this is not set.
+    fn stops(&mut self, lines: &str, unset: &str) {
+        let output = self.run_block(&format!(
+            "if (\n{lines}\n); then echo RAN; else echo STOPPED; fi"
+        ));
+        let [why, end] = output.as_slice() else {
+            panic!("{}: more than a word was said: {output:?}", self.file);
+        };
+        assert!(why.contains(unset) && end == "STOPPED", "{output:?}");
+    }
+
+    /// The next block stops as long as this is not set; then it is.
+    pub(super) fn next_needs(&mut self, unset: &str, value: &str) {
+        let block = self.blocks.as_slice().first();
+        let lines = block.expect("a block").lines.clone();
+        self.stops(&lines, unset);
+        self.say(&format!("export {unset}={value}"));
+    }
+
+    /// What somebody types besides the lines of the page.
+    pub(super) fn say(&mut self, line: &str) {
+        let output = self.run_block(line);
+        assert!(output.is_empty(), "{output:?}");
+    }
+
+    /// Runs one block of a section.
+    pub(super) fn run_one(&mut self, section: &str) {
+        let rest: Vec<Block> = self.blocks.by_ref().collect();
+        let mut rest = rest.into_iter();
+        let one = rest.next().expect("a block");
+        self.blocks = vec![one].into_iter();
+        self.run(section);
+        self.blocks = rest.collect::<Vec<_>>().into_iter();
     }
 
     fn run_block(&mut self, lines: &str) -> Vec<String> {

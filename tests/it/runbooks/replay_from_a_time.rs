@@ -20,6 +20,7 @@ pub(super) fn run(file: &'static str) {
 
     let mark = scene.server.log.mark();
     let mut page = scene.page(file);
+    page.next_needs("T", "2025-11-28T02:00:00+01:00");
     page.run("Look");
     page.run("Act");
     page.run("Verify");

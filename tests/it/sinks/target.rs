@@ -143,10 +143,12 @@ impl Target {
     }
 }
 
-/// The statement at the end of a fault.
+/// The statement of a fault, which its message leaves out.
 pub(super) fn remedy(fault: &FieldError) -> Option<String> {
-    let (_, statement) = fault.message.split_once("; as the owner run: ")?;
-    Some(statement.to_owned())
+    if let Some(statement) = &fault.statement {
+        assert!(!fault.message.contains(statement), "{fault}");
+    }
+    fault.statement.clone()
 }
 
 pub(super) fn spec(table: &str, mapping: &Value, write: &Value) -> PostgresSinkSpec {

@@ -8,11 +8,12 @@ use handover::{
         attempt::{Attempt, AttemptKind, AttemptOutcome},
         checkpoint::CheckpointKind,
         code::Code,
+        ids::CheckpointId,
         job_state::{DesiredState, JobState},
         job_status::JobFailure,
         restart::{CrashLoop, RestartStrategy},
     },
-    store::{AttemptEnd, JobRow, StartRecord},
+    store::{AttemptEnd, JobRow, NeverBegun, StartRecord},
 };
 
 use super::{World, checkpoint, now, start_record};
@@ -97,7 +98,11 @@ async fn a_crash_is_kept_with_its_loop_and_the_lease_stays() {
     world.begin(&job, &lease, 1, AttemptKind::Start).await;
     let (first, end) = crash(None, "the cause");
     for _ in 0..2 {
-        world.store.crashed(&lease, &first, &end).await.unwrap();
+        world
+            .store
+            .crashed(&lease, &first, &end, None)
+            .await
+            .unwrap();
     }
     let row = world.store.job_by_uid(job.uid).await.unwrap().unwrap();
     assert_eq!((row.state, &row.running), (JobState::BackingOff, &None));
@@ -115,11 +120,15 @@ async fn a_crash_is_kept_with_its_loop_and_the_lease_stays() {
         .unwrap()
         .unwrap();
     assert!(next.epoch > lease.epoch);
-    let late = world.store.crashed(&lease, &first, &end).await;
+    let late = world.store.crashed(&lease, &first, &end, None).await;
     assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
     world.begin(&job, &next, 2, AttemptKind::AfterCrash).await;
     let (second, end) = crash(Some(first), "what followed");
-    world.store.crashed(&next, &second, &end).await.unwrap();
+    world
+        .store
+        .crashed(&next, &second, &end, None)
+        .await
+        .unwrap();
     let attempts = world.attempts_of(&job).await;
     let seen: Vec<_> = attempts
         .iter()
@@ -142,7 +151,7 @@ async fn a_crash_is_kept_with_its_loop_and_the_lease_stays() {
         ]
     );
     assert_eq!(attempts[1].cause.as_ref().unwrap().summary, "the cause");
-    assert_eq!(attempts[0].checkpoint.0, 2);
+    assert_eq!(attempts[0].checkpoint, Some(CheckpointId(2)));
 
     // Whoever stops the job has seen it.
     world
@@ -155,6 +164,63 @@ async fn a_crash_is_kept_with_its_loop_and_the_lease_stays() {
         (row.desired_state, row.crash_loop),
         (DesiredState::Stopped, None)
     );
+}
+
+/// The bug is in what begins or ends a run, and not in the run.
+#[tokio::test]
+async fn a_crash_before_the_positions_and_one_after_the_end_are_kept_too() {
+    let world = World::new().await;
+    let (job, _, lease) = world.owned_job("orders").await;
+    let (first, end) = crash(None, "the start crashed");
+    let never_begun = NeverBegun {
+        kind: AttemptKind::Start,
+        generation: job.generation,
+        operation: None,
+    };
+    // Twice, as after an answer that was lost.
+    for _ in 0..2 {
+        let crashed = world
+            .store
+            .crashed(&lease, &first, &end, Some(&never_begun));
+        crashed.await.unwrap();
+    }
+    world.begin(&job, &lease, 1, AttemptKind::AfterCrash).await;
+    let stopped = AttemptEnd {
+        outcome: AttemptOutcome::Stopped,
+        cause: None,
+        records: 9,
+        bytes: 90,
+        first_of_loop: false,
+    };
+    world.store.end_attempt(&lease, &stopped).await.unwrap();
+    let (second, end) = crash(Some(first), "the stop crashed");
+    for _ in 0..2 {
+        let crashed = world.store.crashed(&lease, &second, &end, None);
+        crashed.await.unwrap();
+    }
+    let attempts = world.attempts_of(&job).await;
+    let crashed = Some(AttemptOutcome::Crashed);
+    let seen: Vec<_> = attempts
+        .iter()
+        .map(|one| (one.kind, one.outcome, one.checkpoint, one.records))
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            (
+                AttemptKind::AfterCrash,
+                crashed,
+                Some(CheckpointId(1)),
+                Some(9)
+            ),
+            (AttemptKind::Start, crashed, None, Some(0)),
+        ]
+    );
+    let causes: Vec<_> = attempts
+        .iter()
+        .filter_map(|one| Some(one.cause.as_ref()?.summary.as_str()))
+        .collect();
+    assert_eq!(causes, ["the stop crashed", "the start crashed"]);
 }
 
 #[tokio::test]
@@ -219,7 +285,7 @@ async fn a_crash_loop_fills_neither_the_checkpoints_nor_the_runs() {
         let (crash_loop, end) = crash(known, &id.to_string());
         world
             .store
-            .crashed(&lease, &crash_loop, &end)
+            .crashed(&lease, &crash_loop, &end, None)
             .await
             .unwrap();
         known = Some(crash_loop);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use handover::engine::ports::CheckpointStore;
+use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::World;
 
@@ -255,4 +256,126 @@ async fn positions_go_with_their_checkpoints_and_other_jobs_stay() {
                 AND NOT EXISTS (SELECT FROM checkpoint_offsets o WHERE (c.job_uid, c.id) = (o.job_uid, o.checkpoint_id))";
     assert_eq!(world.count(bare).await, 0);
     assert_eq!(world.count("SELECT count(*) FROM checkpoints c JOIN jobs j ON j.uid = c.job_uid WHERE j.name = 'other'").await, 100);
+}
+
+/// A history that may have come about in any way: kind, status, what stands beside it, and the pause before the next.
+#[derive(Debug, Clone)]
+struct Made {
+    kind: &'static str,
+    completed: bool,
+    superseded: bool,
+    automatic: bool,
+    has_output: bool,
+    pause_s: i64,
+}
+
+fn histories() -> impl Strategy<Value = Vec<Made>> {
+    let kind = prop_oneof![
+        12 => Just("periodic"),
+        1 => prop::sample::select(&["start", "stop", "manual", "skip", "discovery", "failure", "reset"][..]),
+    ];
+    let pause = prop_oneof![6 => 0..90_i64, 3 => 0..2 * HOUR, 1 => 0..5 * DAY];
+    let made = (
+        kind,
+        0..10_u8,
+        0..10_u8,
+        any::<bool>(),
+        any::<bool>(),
+        pause,
+    );
+    let made = made.prop_map(
+        |(kind, status, standing, automatic, has_output, pause_s)| Made {
+            kind,
+            completed: status > 0,
+            superseded: standing > 6,
+            automatic: automatic && kind == "start",
+            has_output,
+            pause_s,
+        },
+    );
+    prop::collection::vec(made, 1..400)
+}
+
+async fn write_down(world: &World, history: &[Made]) {
+    let mut back = 0;
+    let mut ages: Vec<i64> = history
+        .iter()
+        .rev()
+        .map(|made| {
+            back += made.pause_s;
+            back
+        })
+        .collect();
+    ages.reverse();
+    let texts = |of: fn(&Made) -> bool| -> Vec<bool> { history.iter().map(of).collect() };
+    let kinds: Vec<&str> = history.iter().map(|made| made.kind).collect();
+    sqlx::query("DELETE FROM checkpoints")
+        .execute(&world.sql)
+        .await
+        .unwrap();
+    sqlx::query(
+        "INSERT INTO checkpoints (job_uid, id, kind, status, epoch, started_at, ended_at, confirmed_at, failure, group_commit_status, superseded, automatic, has_output)
+         SELECT j.uid, n, kind, CASE WHEN completed THEN 'completed' ELSE 'failed' END, 1, at, at, CASE WHEN completed THEN at END,
+                CASE WHEN NOT completed THEN '{\"code\": \"x\", \"phase\": \"store\", \"summary\": \"\", \"slowest\": []}'::json END, 'off', superseded, automatic, has_output
+         FROM jobs j, unnest($1::text[], $2::bool[], $3::bool[], $4::bool[], $5::bool[], $6::bigint[]) WITH ORDINALITY
+              AS made (kind, completed, superseded, automatic, has_output, age, n),
+              LATERAL (SELECT clock_timestamp() - interval '1 second' * age AS at) t",
+    )
+    .bind(kinds)
+    .bind(texts(|made| made.completed))
+    .bind(texts(|made| made.superseded))
+    .bind(texts(|made| made.automatic))
+    .bind(texts(|made| made.has_output))
+    .bind(ages)
+    .execute(&world.sql)
+    .await
+    .unwrap();
+}
+
+/// Laws, whatever the history: what a restart needs is never thinned out, thinning twice is thinning once, and so much is
+/// left at most.
+#[test]
+fn what_a_restart_needs_is_never_thinned_out() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (world, job, lease) = runtime.block_on(async {
+        let world = World::new().await;
+        let (job, _, lease) = world.owned_job("orders").await;
+        (world, job, lease)
+    });
+    let config = ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let outcome = TestRunner::new(config).run(&histories(), |history| {
+        runtime.block_on(async {
+            write_down(&world, &history).await;
+            let newest = async || world.store.latest_checkpoint(job.uid).await.unwrap().map(|newest| newest.id);
+            let with_output = async || world.count("SELECT coalesce(max(id), 0) FROM checkpoints WHERE status = 'completed' AND has_output").await;
+            let next = async || world.store.next_checkpoint_id(job.uid).await.unwrap();
+            let needed = (newest().await, with_output().await, next().await);
+            world.store.thin(&lease).await.unwrap();
+            prop_assert_eq!((newest().await, with_output().await, next().await), needed);
+            let (left, _) = rows(&world).await;
+            world.store.thin(&lease).await.unwrap();
+            let (again, _) = rows(&world).await;
+            prop_assert_eq!(left.keys().collect::<Vec<_>>(), again.keys().collect::<Vec<_>>());
+            let asked_for = history.iter().filter(|made| made.completed && !made.automatic && !matches!(made.kind, "periodic" | "discovery" | "failure"));
+            // The newest, one a minute and one an hour; failed ones; what was asked for, each with the one before it; and those
+            // that a restart needs.
+            let most = 20 + 61 + 7 * 24 + 1 + 50 + 2 * asked_for.count() + 3;
+            prop_assert!(left.len() <= most, "{} of {} are left, {most} may be", left.len(), history.len());
+            // The newest completed ones all stay.
+            let completed = history.iter().enumerate().rev().filter(|(_, made)| made.completed);
+            for (place, _) in completed.take(20) {
+                prop_assert!(left.contains_key(&(i64::try_from(place).unwrap() + 1)));
+            }
+            Ok(())
+        })
+    });
+    outcome.unwrap();
 }

@@ -54,6 +54,7 @@ fn broker_facts() -> impl Strategy<Value = BrokerFacts> {
         missing,
     )
         .prop_map(|(answers, ids, missing_topics)| BrokerFacts {
+            by_pattern: false,
             partitions: answers
                 .into_iter()
                 .map(|(partition, (bounds, group_offset))| {
@@ -166,11 +167,14 @@ fn sinks() -> impl Strategy<Value = SinkFacts> {
 
 fn any_policies() -> impl Strategy<Value = StartPolicies> {
     let one = || prop::sample::select(POLICIES.to_vec());
-    (one(), one(), one()).prop_map(|(range, group, topic)| StartPolicies {
-        on_out_of_range: range,
-        on_missing_group_offset: group,
-        on_topic_recreated: topic,
-    })
+    (one(), one(), one(), proptest::bool::weighted(0.2)).prop_map(
+        |(range, group, topic, forget_gone)| StartPolicies {
+            on_out_of_range: range,
+            on_missing_group_offset: group,
+            on_topic_recreated: topic,
+            forget_gone,
+        },
+    )
 }
 
 fn made() -> impl Strategy<Value = Made> {
@@ -185,10 +189,10 @@ fn made() -> impl Strategy<Value = Made> {
     (
         intent,
         known,
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         btree_map(partitions(), lookup, 0..7),
     )
-        .prop_map(|(intent, known, committed, lookups)| {
+        .prop_map(|(intent, known, (committed, parks_others), lookups)| {
             let (mode, from, covered, policies) = intent;
             let (state, chosen, sink, facts) = known;
             let isolation = if committed {
@@ -197,6 +201,8 @@ fn made() -> impl Strategy<Value = Made> {
                 Isolation::ReadUncommitted
             };
             let covered = covered.filter(|_| from != StartFrom::Auto);
+            // Only a start that nobody asked for parks what was not parked.
+            let parks_others = parks_others && from == StartFrom::Auto;
             let world = World {
                 isolation,
                 mode,
@@ -206,6 +212,8 @@ fn made() -> impl Strategy<Value = Made> {
                 from,
                 covered,
                 policies,
+                parked_before: Vec::new(),
+                parks_others,
                 facts,
             };
             Made { world, lookups }.with_every_answer()

@@ -61,12 +61,9 @@ struct Judge<'a> {
     table: String,
 }
 
-/// A fault and the statement that mends it, which ends the message so that it can be copied.
-fn with_remedy(pointer: impl Into<String>, what: impl AsRef<str>, statement: &str) -> FieldError {
-    FieldError::new(
-        pointer,
-        format!("{}; as the owner run: {statement}", what.as_ref()),
-    )
+/// A fault and the statement that mends it.
+fn with_remedy(pointer: impl Into<String>, what: impl Into<String>, statement: &str) -> FieldError {
+    FieldError::new(pointer, what).mended_by(statement)
 }
 
 fn list<T: AsRef<str>>(items: impl IntoIterator<Item = T>) -> String {
@@ -336,7 +333,8 @@ impl Judge<'_> {
             (false, true) => return Some(FieldError::new(COLUMNS, what)),
         };
         let statement = format!("ALTER TABLE {} ALTER COLUMN {name} {change};", self.table);
-        Some(with_remedy(COLUMNS, format!("{what}, or"), &statement))
+        let what = format!("{what}, or run the statement");
+        Some(with_remedy(COLUMNS, what, &statement))
     }
 
     /// A fault that another type of the column mends, if it can have one.

@@ -1,0 +1,228 @@
+//! Keeps the event time of a job; see [`watermarks`](crate::engine::watermarks).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+use super::{Background, JobTask};
+use crate::{
+    engine::{
+        error::{ErrorClass, KafkaError},
+        subtask::Intake,
+        watermarks::{
+            EventTime, EventTimes, PartitionSeen, Pausing, SharedWatermark, Standing, SubtaskSeen,
+            Watermarks,
+        },
+    },
+    model::{
+        code::Code,
+        job::JobSpec,
+        offset::Offset,
+        resolver::LogBounds,
+        topic::TopicPartition,
+        watermark::{JobWatermark, PartitionWatermark, TimestampSource},
+    },
+};
+
+/// Least time between two questions whether quiet partitions have anything to read.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long the answer may take.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// What a job that keeps event time has for that.
+pub(super) struct JobEventTime {
+    watermarks: Watermarks,
+    source: TimestampSource,
+    aligns: bool,
+    shared: Arc<SharedWatermark>,
+    asked: Option<Instant>,
+    asking: bool,
+}
+
+impl JobEventTime {
+    pub(super) fn of(spec: &JobSpec) -> Option<Self> {
+        let watermark = spec.watermark.as_ref()?;
+        Some(Self {
+            watermarks: Watermarks::new(watermark, spec.parallelism),
+            source: watermark.timestamp.clone(),
+            aligns: watermark.alignment.is_some(),
+            shared: Arc::default(),
+            asked: None,
+            asking: false,
+        })
+    }
+
+    /// What a subtask needs to find and note time stamps.
+    pub(super) fn for_subtask(&self) -> EventTime {
+        EventTime::new(self.source.clone(), Arc::clone(&self.shared))
+    }
+
+    /// What the status shows.
+    pub(super) fn shown(&self) -> JobWatermark {
+        self.watermarks.of_job()
+    }
+}
+
+/// The two ends of what a subtask is to hold back; nothing without alignment.
+type Ends = (
+    Option<Pausing>,
+    Option<watch::Sender<Arc<BTreeSet<TopicPartition>>>>,
+);
+
+impl JobTask {
+    pub(super) fn pausing(&self) -> Ends {
+        if !self.event_time.as_ref().is_some_and(|time| time.aligns) {
+            return (None, None);
+        }
+        let (sender, wanted) = watch::channel(Arc::default());
+        (Some(Pausing::new(wanted)), Some(sender))
+    }
+
+    /// Takes a look, tells the subtasks, and asks whether quiet partitions have anything to read.
+    pub(super) fn watch_event_time(&mut self) {
+        self.look_at_event_time();
+        let Some(time) = &mut self.event_time else {
+            return;
+        };
+        let asked = time.asked;
+        let is_due = asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN);
+        if time.asking || !is_due {
+            return;
+        }
+        let quiet = time.watermarks.to_ask();
+        if quiet.is_empty() {
+            return;
+        }
+        time.asking = true;
+        time.asked = Some(Instant::now());
+        let kafka = Arc::clone(&self.run.kafka);
+        self.background.spawn(async move {
+            let answer = timeout(ANSWER, kafka.log_bounds(&quiet)).await;
+            Background::ReadableEnds(answer.unwrap_or_else(|_elapsed| Err(no_answer())))
+        });
+    }
+
+    pub(super) fn on_readable_ends(
+        &mut self,
+        answer: Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>,
+    ) {
+        // First what was read meanwhile: only what has been quiet until now can be idle.
+        self.look_at_event_time();
+        let isolation = self.run.spec.source.isolation;
+        let Some(time) = &mut self.event_time else {
+            return;
+        };
+        time.asking = false;
+        match answer {
+            Ok(bounds) => {
+                let ends: BTreeMap<TopicPartition, Offset> = bounds
+                    .into_iter()
+                    .map(|(partition, bounds)| (partition, bounds.readable_end(isolation)))
+                    .collect();
+                time.watermarks.hear_ends(&ends);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "whether quiet partitions have anything to read is not known");
+            }
+        }
+        self.tell_event_time();
+        self.publish();
+    }
+
+    fn look_at_event_time(&mut self) {
+        if self.event_time.is_none() {
+            return;
+        }
+        let (subtasks, partitions) = (self.subtasks_seen(), self.partitions_seen());
+        if let Some(time) = &mut self.event_time {
+            time.watermarks.see(Instant::now(), &subtasks, partitions);
+        }
+        self.tell_event_time();
+    }
+
+    fn tell_event_time(&self) {
+        let Some(time) = &self.event_time else {
+            return;
+        };
+        time.shared.set(time.watermarks.watermark());
+        if !time.aligns {
+            return;
+        }
+        let paused = Arc::new(time.watermarks.paused());
+        for wanted in self.subtasks.iter().filter_map(|one| one.paused.as_ref()) {
+            wanted.send_if_modified(|now| {
+                let differs = *now != paused;
+                if differs {
+                    *now = Arc::clone(&paused);
+                }
+                differs
+            });
+        }
+    }
+
+    fn subtasks_seen(&self) -> Vec<SubtaskSeen> {
+        let seen = self.subtasks.iter().map(|subtask| SubtaskSeen {
+            open: *subtask.intake.borrow() == Intake::Open
+                && subtask.reachability.problem().is_none()
+                && subtask.view.sink_problem().is_none(),
+            waits_for_sink: subtask.view.activity().waits_for_sink(),
+            records: subtask
+                .view
+                .counters
+                .records
+                .load(std::sync::atomic::Ordering::Relaxed),
+        });
+        seen.collect()
+    }
+
+    fn partitions_seen(&self) -> BTreeMap<TopicPartition, PartitionSeen> {
+        let seen = self.partitions.iter().map(|(partition, state)| {
+            // The position first: what was seen of the time stamps up to there is behind it.
+            let position = state.live.as_ref().and_then(|live| live.get());
+            let times = state.live.as_ref().map(|live| live.event_times());
+            let seen = PartitionSeen {
+                subtask: state.subtask,
+                standing: self.standing(partition, position),
+                position,
+                greatest: times.and_then(EventTimes::greatest),
+                records: times.map_or(0, EventTimes::records),
+                late: times.map_or(0, EventTimes::late),
+            };
+            (partition.clone(), seen)
+        });
+        seen.collect()
+    }
+
+    fn standing(&self, partition: &TopicPartition, position: Option<Offset>) -> Standing {
+        let end = self.run.ends.as_ref().and_then(|ends| ends.get(partition));
+        let has_ended = end.is_some_and(|end| position >= Some(*end));
+        match self.parked.get(partition).map(|parked| parked.code) {
+            _ if has_ended => Standing::Left,
+            Some(Code::PartitionGone) => Standing::Left,
+            Some(_) => Standing::Waits,
+            None if position.is_none() => Standing::Waits,
+            None => Standing::Read,
+        }
+    }
+
+    pub(super) fn watermark_of(&self, partition: &TopicPartition) -> Option<PartitionWatermark> {
+        let time = self.event_time.as_ref()?;
+        time.watermarks.of_partition(partition)
+    }
+}
+
+fn no_answer() -> KafkaError {
+    KafkaError {
+        operation: "ask for the ends of quiet partitions".to_owned(),
+        detail: format!("no answer within {} s", ANSWER.as_secs()),
+        code: Code::KafkaTimeout,
+        class: ErrorClass::Infrastructure,
+    }
+}

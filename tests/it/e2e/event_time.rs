@@ -1,0 +1,330 @@
+//! Event time of jobs on a real broker: watermarks, idle partitions, alignment.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use sqlx::{Connection as _, Executor as _, PgConnection};
+
+use super::{Scene, earliest, warehouse::Warehouse, with};
+use crate::support::{
+    client::block_on,
+    wait::{SOON, eventually, now_ms, rfc3339, throughout},
+};
+
+/// The first time stamp of a test. In the past, so that nothing is confused with the clock.
+fn base() -> i64 {
+    now_ms() / 1_000 * 1_000 - 10 * 86_400_000
+}
+
+impl Scene {
+    /// One record for each time stamp.
+    fn stamp(&self, partition: i32, stamps: impl IntoIterator<Item = i64>) {
+        for stamp in stamps {
+            self.producer
+                .send(&self.name, partition, b"{}", Some(stamp));
+        }
+        self.producer.flush();
+    }
+
+    fn await_watermark(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, SOON, || {
+            let view = self.job.view();
+            if is(&view["watermark"]) {
+                Ok(view["watermark"].clone())
+            } else {
+                Err(format!("{:#}", view["watermark"]))
+            }
+        })
+    }
+
+    /// What `/offsets` shows of the event time of a partition.
+    fn watermark_of(&self, partition: usize) -> Value {
+        let view = self.job.api.get(&self.job.at("/offsets"));
+        view["partitions"][partition]["watermark"].clone()
+    }
+
+    fn metrics_say(&self, lines: &[String]) {
+        eventually("the metrics", SOON, || {
+            let page = self.job.api.get("/metrics").to_string();
+            match lines.iter().find(|line| !page.contains(*line)) {
+                None => Ok(()),
+                Some(line) => Err(format!("{line} is not in {page}")),
+            }
+        });
+    }
+}
+
+fn stands_at(stamp: i64) -> impl Fn(&Value) -> bool {
+    let text = rfc3339(stamp);
+    move |watermark| {
+        let shown = watermark["timestamp"].as_str();
+        shown.is_some_and(|shown| same_instant(shown, &text))
+    }
+}
+
+fn same_instant(one: &str, other: &str) -> bool {
+    let read = |text: &str| chrono::DateTime::parse_from_rfc3339(text).unwrap();
+    read(one) == read(other)
+}
+
+/// FLINK-5479: one quiet partition stopped the watermark for ever, and a naive time-out made busy ones idle while the sink was
+/// stuck.
+#[test]
+fn a_quiet_partition_is_left_out_and_a_stuck_sink_makes_nobody_idle() {
+    let warehouse = Warehouse::quiet("event-time-idle");
+    let scene = &warehouse.scene;
+    scene.job.stop();
+    let spec = scene.job.api.get(&scene.job.at("/spec"));
+    let watermark =
+        json!({"strategy": "bounded-out-of-orderness", "max_delay": "1s", "idle_after": "3s"});
+    scene.job.put_spec(&with(spec, "/watermark", watermark));
+    let view = scene.job.view();
+    assert_eq!(view["watermark"]["timestamp"], Value::Null, "{view:#}");
+    assert_eq!(view["watermark"]["idle"], Value::Null, "it does not run");
+    scene.job.start(&json!({}));
+    let t = base();
+    scene.stamp(0, [t, t + 5_000, t + 4_000]);
+    let shown = scene.await_watermark("0 has shown records", |_| {
+        scene.watermark_of(0)["timestamp"].is_string()
+    });
+    assert_eq!(
+        shown["timestamp"],
+        Value::Null,
+        "1 has shown none: {shown:#}"
+    );
+    let one = json!({"topic": scene.name, "partition": 1});
+    assert_eq!(shown["held_by"], one, "{shown:#}");
+    scene.await_watermark("1 is idle", stands_at(t + 3_999));
+    // Both come. The older one is late, and pulls nothing back.
+    scene.stamp(1, [t + 3_999, t + 4_000]);
+    let shown = scene.await_watermark("1 is back", |shown| shown["late_records"] == 1);
+    assert!(stands_at(t + 3_999)(&shown), "{shown:#}");
+    assert_eq!(scene.watermark_of(1)["late_records"], 1);
+
+    // The table is locked, and more comes than fits anywhere before it.
+    let mut holder = block_on(PgConnection::connect(&warehouse.target.url())).unwrap();
+    block_on(holder.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")).unwrap();
+    scene.stamp(1, [t + 6_000]);
+    scene.stamp(0, std::iter::repeat_n(t + 20_000, 20_000));
+    scene.await_watermark("both are at work", |shown| shown["idle_partitions"] == 0);
+    throughout(Duration::from_secs(6), || {
+        let view = scene.job.view();
+        assert_eq!(view["watermark"]["idle_partitions"], 0, "{view:#}");
+    });
+    block_on(holder.close()).unwrap();
+    scene.await_watermark("1 is idle again, and 0 alone counts", stands_at(t + 18_999));
+    scene.await_watermark("all are idle, and it stays", |shown| {
+        shown["idle"] == true && stands_at(t + 18_999)(shown)
+    });
+    scene.job.stop();
+    warehouse.assert_one_row_each(&scene.ends());
+}
+
+fn aligned(idle_after: &str) -> Value {
+    json!({"strategy": "monotonous", "idle_after": idle_after, "alignment": {"max_drift": "10s"}})
+}
+
+/// FLINK-32496, FLINK-31632, FLINK-25982: alignment and idleness together once stopped a job for ever. And confluentinc/librdkafka
+/// 2190: where a partition goes on is exact.
+#[test]
+fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence() {
+    let scene = Scene::new("event-time-aligned", 2);
+    let spec = with(scene.spec(&earliest()), "/watermark", aligned("5s"));
+    let applied = scene
+        .job
+        .put_spec(&with(spec.clone(), "/parallelism", json!(2)));
+    assert_eq!(applied["spec"]["watermark"]["timestamp"], "record");
+    let t = base();
+    scene.stamp(1, [t]);
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 0), (1, 1)]);
+    scene.stamp(0, (0..500).map(|n| t + n));
+    scene.stamp(0, [t + 100_000]);
+    let zero = json!([{"topic": scene.name, "partition": 0}]);
+    let shown = scene.await_watermark("0 is held back", |shown| shown["paused_partitions"] == zero);
+    assert!(stands_at(t - 1)(&shown), "{shown:#}");
+    assert_eq!(shown["held_by"]["partition"], 1, "{shown:#}");
+    assert_eq!(
+        shown["subtasks"].as_array().map(Vec::len),
+        Some(2),
+        "{shown:#}"
+    );
+    assert_eq!(scene.watermark_of(0)["paused"], true);
+    // What comes now waits at the broker, as long as 1 moves.
+    scene.stamp(0, std::iter::repeat_n(t + 101_000, 2_000));
+    let begun = Instant::now();
+    let mut sent = 1;
+    while begun.elapsed() < Duration::from_secs(8) {
+        scene.stamp(1, [t + sent]);
+        sent += 1;
+        scene.await_watermark("1 moves", stands_at(t + sent - 2));
+    }
+    let row = scene.job.offsets();
+    assert_eq!(row.row(0).position, Some(501), "it was not read");
+    assert_eq!(
+        scene.watermark_of(0)["idle"],
+        false,
+        "it is not idle for that"
+    );
+    scene.metrics_say(&[
+        format!(
+            "handover_watermark_paused_partitions{{job=\\\"{}\\\"}} 1",
+            scene.name
+        ),
+        format!(
+            "handover_watermark_timestamp_seconds{{job=\\\"{}\\\"}} ",
+            scene.name
+        ),
+        format!(
+            "handover_late_records_total{{job=\\\"{}\\\"}} 0",
+            scene.name
+        ),
+    ]);
+    // It has caught up, but for less than half of what is allowed.
+    scene.stamp(1, [t + 99_000]);
+    scene.await_watermark("0 goes on", |shown| shown["paused_partitions"] == json!([]));
+    scene.await_positions(&[(0, 2_501), (1, sent + 1)]);
+
+    // A silence. Nothing is held back for ever by who is idle, and it flows again.
+    scene.await_watermark("all are idle", |shown| {
+        shown["idle"] == true && shown["idle_partitions"] == 2
+    });
+    scene.stamp(0, [t + 500_000]);
+    scene.await_positions(&[(0, 2_502), (1, sent + 1)]);
+    scene.await_watermark("it follows the one that is left", stands_at(t + 499_999));
+    scene.stamp(1, [t + 490_000]);
+    let shown = scene.await_watermark("1 is back", |shown| shown["late_records"] == 1);
+    assert!(stands_at(t + 499_999)(&shown), "{shown:#}");
+    scene.stamp(1, [t + 600_000]);
+    scene.stamp(0, [t + 600_000]);
+    scene.await_exactly(0, &[(0, 0..2_503), (1, 0..sent + 3)]);
+    let view = scene.job.view();
+    assert_eq!(view["redelivered"], 0, "{view:#}");
+
+    // Nothing of it is kept over a restart, and other settings count from then on.
+    let other = json!({"watermark": {"alignment": null, "idle_after": "1m"}});
+    let applied = scene.job.api.patch(&scene.job.at("/spec"), &other);
+    assert_eq!(
+        (&applied["applies"], &applied["pending_fields"]),
+        (&json!("next-start"), &json!(["watermark"])),
+        "{applied:#}"
+    );
+    scene.job.operate("/restart", &json!({}));
+    let view = scene.job.view();
+    assert_eq!(view["restart_required"], false, "{view:#}");
+    assert_eq!(view["watermark"]["timestamp"], Value::Null, "{view:#}");
+    let none = scene
+        .job
+        .api
+        .patch(&scene.job.at("/spec"), &json!({"watermark": null}));
+    assert_eq!(none["spec"].get("watermark"), None, "{none:#}");
+    scene.job.operate("/restart", &json!({}));
+    assert_eq!(scene.job.view().get("watermark"), None);
+    let page = scene.job.api.get("/metrics").to_string();
+    let series = format!(
+        "handover_watermark_timestamp_seconds{{job=\\\"{}\\\"",
+        scene.name
+    );
+    assert!(!page.contains(&series), "{page}");
+}
+
+/// FLINK-39728: a partition that has ended while it is to be held back is no fault, and the run comes to its end.
+#[test]
+fn partitions_of_a_bounded_run_end_while_others_are_held_back() {
+    let scene = Scene::new("event-time-bounded", 4);
+    let t = base();
+    // Each one is further ahead than is allowed, and has enough for many batches.
+    for partition in 0..4_i32 {
+        let begin = t + i64::from(partition) * 1_000_000;
+        scene.stamp(partition, (0..3_000).map(|n| begin + n));
+    }
+    let spec = with(
+        with(scene.spec(&earliest()), "/watermark", aligned("1m")),
+        "/source/stop_at",
+        json!({"mode": "latest"}),
+    );
+    scene.job.put_spec(&with(spec, "/parallelism", json!(2)));
+    scene.job.start(&json!({}));
+    // Idleness has no part in it: it would take a minute.
+    let begun = Instant::now();
+    scene.server.await_state(&scene.job, "finished");
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        begun.elapsed()
+    );
+    let all = (0..4).map(|partition| (partition, 0..3_000));
+    scene.await_exactly(0, &all.collect::<Vec<_>>());
+}
+
+#[test]
+fn time_stamps_in_a_field_and_records_without_one() {
+    let scene = Scene::new("event-time-field", 1);
+    let watermark = json!({"strategy": "monotonous", "timestamp": "$.meta.at"});
+    let spec = with(scene.spec(&earliest()), "/watermark", watermark);
+    let refused = scene
+        .job
+        .api
+        .refused(&Method::PUT, &scene.job.at("/spec"), Some(&spec));
+    assert_eq!(refused.code, "invalid-spec", "{:#}", refused.body);
+    let fault = &refused.body["errors"][0];
+    assert_eq!(fault["pointer"], "/watermark/timestamp", "{fault:#}");
+    assert!(
+        fault.to_string().contains("source.format json"),
+        "{fault:#}"
+    );
+    let spec = with(spec, "/source/format", json!("json"));
+    scene.job.put_spec(&spec);
+    let t = base();
+    let send = |value: String, stamp: i64| {
+        scene
+            .producer
+            .send(&scene.name, 0, value.as_bytes(), Some(stamp));
+        scene.producer.flush();
+    };
+    // The record's own time stamp has no part in it.
+    send(format!(r#"{{"meta": {{"at": {t}}}}}"#), t + 900_000);
+    send(
+        format!(r#"{{"meta": {{"at": "{}"}}}}"#, rfc3339(t + 5_000)),
+        t,
+    );
+    send(r#"{"meta": {"at": -5}}"#.to_owned(), t);
+    send(format!(r#"{{"meta": {{"at": {}}}}}"#, t + 7_000), t);
+    scene.job.start(&json!({}));
+    scene.await_watermark("it follows the field", stands_at(t + 4_999));
+    let view = eventually("the partition is parked", SOON, || {
+        let view = scene.job.view();
+        match &view["parked"][0] {
+            Value::Null => Err(format!("{view:#}")),
+            _ => Ok(view),
+        }
+    });
+    let parked = &view["parked"][0];
+    assert_eq!(
+        (&parked["offset"], &parked["phase"]),
+        (&json!(2), &json!("decode")),
+        "{view:#}"
+    );
+    assert!(
+        parked["detail"].to_string().contains("lies before 1970"),
+        "{view:#}"
+    );
+    scene.job.stop();
+
+    // By policy it is left out.
+    scene.job.put_spec(&with(
+        spec,
+        "/errors",
+        json!({"on_bad_record": {"policy": "skip"}}),
+    ));
+    scene.job.start(&json!({}));
+    scene.await_watermark("it goes on behind it", stands_at(t + 6_999));
+    let view = scene.job.view();
+    assert_eq!(view["bad_records"]["skipped"], 1, "{view:#}");
+    let delivered = scene.server.log.since(0, &scene.name);
+    assert_eq!(delivered, BTreeMap::from([(0, vec![0, 1, 3])]));
+}
