@@ -41,6 +41,9 @@ pub enum SeriesName {
     /// The same of `rate_limit`.
     #[serde(rename = "stages.rate_limit")]
     RateLimit,
+    /// The same of `alignment`.
+    #[serde(rename = "stages.alignment")]
+    Alignment,
     /// The same of `idle`.
     #[serde(rename = "stages.idle")]
     Idle,
@@ -51,7 +54,7 @@ pub enum SeriesName {
 
 impl SeriesName {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::RecordsPerS,
         Self::BytesPerS,
         Self::PositionLag,
@@ -63,6 +66,7 @@ impl SeriesName {
         Self::SinkFlush,
         Self::Checkpoint,
         Self::RateLimit,
+        Self::Alignment,
         Self::Idle,
         Self::HandoverWait,
     ];
@@ -80,6 +84,7 @@ impl SeriesName {
             | Self::SinkFlush
             | Self::Checkpoint
             | Self::RateLimit
+            | Self::Alignment
             | Self::Idle
             | Self::HandoverWait => "share",
         }
@@ -100,6 +105,7 @@ impl SeriesName {
             Self::SinkFlush => Stage::SinkFlush.name(),
             Self::Checkpoint => Stage::Checkpoint.name(),
             Self::RateLimit => Stage::RateLimit.name(),
+            Self::Alignment => Stage::Alignment.name(),
             Self::Idle => Stage::Idle.name(),
             Self::HandoverWait => HANDOVER_WAIT,
         })

@@ -113,6 +113,10 @@ impl Advice<'_> {
                 percent(shares.rate_limit),
                 self.status.limits
             ),
+            BottleneckKind::Alignment => format!(
+                "{} {of} it waited although there were unread records in the logs: those of partitions that are held back until the watermarks of the others have come as far",
+                percent(shares.alignment)
+            ),
             BottleneckKind::None => format!(
                 "{} {of} it waited for records, and everything that was known to be in the logs was read",
                 percent(shares.idle)
@@ -148,6 +152,9 @@ impl Advice<'_> {
             BottleneckKind::RateLimit => {
                 "Raise the limits, or set them to null; that counts at once, without a restart."
             }
+            BottleneckKind::Alignment => {
+                "A partition is behind the others in event time. /offsets shows each watermark: find out why it is slow or quiet. A larger watermark.alignment.max_drift lets the others go further ahead, a shorter watermark.idle_after gives up sooner on quiet ones."
+            }
             BottleneckKind::None => return None,
         };
         Some(hint.to_owned())
@@ -178,6 +185,9 @@ impl Advice<'_> {
             .into_iter()
             .filter_map(|(pointer, limit)| limit.and(Some(pointer)))
             .collect(),
+            BottleneckKind::Alignment => {
+                vec!["/watermark/alignment/max_drift", "/watermark/idle_after"]
+            }
             BottleneckKind::None => Vec::new(),
         };
         pointers.into_iter().map(str::to_owned).collect()
@@ -195,7 +205,7 @@ impl Advice<'_> {
                 let none = json!({"limits": {"records_per_s": null, "bytes_per_s": null}});
                 vec![self.patch("only if it may go as fast as it can", &none)]
             }
-            BottleneckKind::None => Vec::new(),
+            BottleneckKind::Alignment | BottleneckKind::None => Vec::new(),
         }
     }
 

@@ -54,7 +54,7 @@ fn numbers_are_kept_over_a_stop_and_null_where_they_are_not_known() {
         .expect(200)
         .body;
     assert_eq!(day["at"].as_array().map(Vec::len), Some(144));
-    assert_eq!(day["series"].as_array().map(Vec::len), Some(13));
+    assert_eq!(day["series"].as_array().map(Vec::len), Some(14));
     assert_eq!(day["series"][0]["name"], json!("records_per_s"));
 }
 
