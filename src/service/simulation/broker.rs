@@ -330,11 +330,14 @@ impl Consumer for ModelConsumer {
 
     fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
         for partition in partitions {
-            self.world.state().trace.note(format_args!(
+            let mut state = self.world.state();
+            state.trace.note(format_args!(
                 "server {} e{} leaves {partition}",
                 self.server, self.epoch
             ));
-            self.positions.remove(&partition.partition);
+            if let Some(fetched) = self.positions.remove(&partition.partition) {
+                state.judge_leaving(self.epoch, partition.partition, fetched);
+            }
         }
         Ok(())
     }

@@ -202,10 +202,11 @@ impl Scenario {
         state.trace.note(format_args!(
             "{partitions} partitions, {parallelism} subtasks, {servers} servers, once {once}, {mode}, every {interval} ms, a failure stops the {block}"
         ));
-        drop(guard);
         let mut spec = spec(parallelism, &mode, interval, block);
         // No draw of its own: the other worlds stay what they are.
         spec.watermark = interval.is_multiple_of(3).then(event_time);
+        state.judge.aligns = spec.watermark.is_some();
+        drop(guard);
         let place = || Place {
             life: 0,
             task: None,
