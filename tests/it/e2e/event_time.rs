@@ -88,8 +88,8 @@ fn a_quiet_partition_is_left_out_and_a_stuck_sink_makes_nobody_idle() {
     scene.job.start(&json!({}));
     let t = base();
     scene.stamp(0, [t, t + 5_000, t + 4_000]);
-    let shown = scene.await_watermark("0 has shown records", |_| {
-        scene.watermark_of(0)["timestamp"].is_string()
+    let shown = scene.await_watermark("0 has shown records", |shown| {
+        shown["held_by"]["partition"] == 1 && scene.watermark_of(0)["timestamp"].is_string()
     });
     assert_eq!(
         shown["timestamp"],
