@@ -23,6 +23,9 @@ pub enum SeriesName {
     /// Offsets from the group's committed offset to the readable end.
     #[serde(rename = "group_lag")]
     GroupLag,
+    /// Seconds that the job's watermark is behind the clock; of a job that keeps event time.
+    #[serde(rename = "watermark_lag_s")]
+    WatermarkLag,
     /// The share of the time that the stage took, the mean of the subtasks; see `stages` in the job's view.
     #[serde(rename = "stages.fetch_wait")]
     FetchWait,
@@ -54,12 +57,13 @@ pub enum SeriesName {
 
 impl SeriesName {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::RecordsPerS,
         Self::BytesPerS,
         Self::PositionLag,
         Self::CheckpointLag,
         Self::GroupLag,
+        Self::WatermarkLag,
         Self::FetchWait,
         Self::Decode,
         Self::SinkWrite,
@@ -78,6 +82,7 @@ impl SeriesName {
             Self::RecordsPerS => "records/s",
             Self::BytesPerS => "bytes/s",
             Self::PositionLag | Self::CheckpointLag | Self::GroupLag => "offsets",
+            Self::WatermarkLag => "s",
             Self::FetchWait
             | Self::Decode
             | Self::SinkWrite
@@ -98,7 +103,8 @@ impl SeriesName {
             | Self::BytesPerS
             | Self::PositionLag
             | Self::CheckpointLag
-            | Self::GroupLag => return None,
+            | Self::GroupLag
+            | Self::WatermarkLag => return None,
             Self::FetchWait => Stage::FetchWait.name(),
             Self::Decode => Stage::Decode.name(),
             Self::SinkWrite => Stage::SinkWrite.name(),

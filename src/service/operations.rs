@@ -193,13 +193,12 @@ impl Service {
         let row = job.row();
         let end = SinkEnd::of_closed(&self.core, &row).await;
         let newest = self.core.store.latest_checkpoint(row.uid).await?;
-        let newest = newest.filter(|_| !row.spec.checkpointing().is_off());
+        let is_off = row.spec.checkpointing().is_off();
+        let newest = newest.filter(|_| !is_off);
         // The last checkpoint of a stop covers everything; of what came after another one nothing is known any more.
         let covers_all = newest
             .as_ref()
-            .map_or(!row.spec.checkpointing().is_off(), |newest| {
-                newest.kind == CheckpointKind::Stop
-            });
+            .map_or(!is_off, |newest| newest.kind == CheckpointKind::Stop);
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         Ok(StopReport {
             checkpoint: None,

@@ -108,6 +108,7 @@ struct Counted {
     records: u64,
     bytes: u64,
     stages: StageTimes,
+    watermark: Option<DateTime<Utc>>,
 }
 
 impl Counted {
@@ -118,6 +119,7 @@ impl Counted {
             records: status.records,
             bytes: status.bytes,
             stages: StageTimes::sum(&status.stages.totals),
+            watermark: status.watermark.as_ref().and_then(|now| now.timestamp),
         }
     }
 }
@@ -181,6 +183,12 @@ fn seconds(span: Duration) -> i64 {
     i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
 }
 
+/// Seconds that event time is behind the clock.
+fn behind(counted: &Counted) -> Option<f64> {
+    let watermark = counted.watermark?;
+    Some((counted.at - watermark).as_seconds_f64())
+}
+
 fn point(before: Option<&Counted>, now: Option<&Counted>, lag: &JobLag) -> Point {
     // What two runs have counted is not to be subtracted.
     let counted = before
@@ -212,7 +220,16 @@ fn point(before: Option<&Counted>, now: Option<&Counted>, lag: &JobLag) -> Point
             SeriesName::PositionLag => sum(lag.position),
             SeriesName::CheckpointLag => sum(lag.checkpoint),
             SeriesName::GroupLag => sum(lag.group),
-            of_stage => of_stage.stage().and_then(share),
+            SeriesName::WatermarkLag => now.and_then(behind),
+            SeriesName::FetchWait
+            | SeriesName::Decode
+            | SeriesName::SinkWrite
+            | SeriesName::SinkFlush
+            | SeriesName::Checkpoint
+            | SeriesName::RateLimit
+            | SeriesName::Alignment
+            | SeriesName::Idle
+            | SeriesName::HandoverWait => name.stage().and_then(share),
         };
         number.map_or(f32::NAN, single)
     })
@@ -382,11 +399,13 @@ mod tests {
             records,
             bytes: 0,
             stages: StageTimes::default(),
+            watermark: (at == 5).then(|| second(2)),
         };
         let known = JobLag {
             position: None,
             checkpoint: Some(7),
             group: Some(9),
+            checkpoint_because: None,
             unknown_partitions: 0,
         };
         let rate = |before: &Counted, now: &Counted| {
@@ -395,6 +414,10 @@ mod tests {
         assert_eq!(rate(&counted(1, 0, 100), &counted(1, 10, 300)), 20.0);
         assert!(rate(&counted(1, 0, 100), &counted(2, 10, 300)).is_nan());
         assert!(rate(&counted(1, 5, 100), &counted(1, 5, 300)).is_nan());
+        let behind =
+            |now: &Counted| point(None, Some(now), &known)[SeriesName::WatermarkLag as usize];
+        assert_eq!(behind(&counted(1, 5, 100)), 3.0);
+        assert!(behind(&counted(1, 6, 100)).is_nan());
         let stopped = point(Some(&counted(1, 0, 5)), None, &known);
         let of = |name: SeriesName| stopped[name as usize];
         assert!(of(SeriesName::RecordsPerS).is_nan() && of(SeriesName::Idle).is_nan());

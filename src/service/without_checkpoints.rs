@@ -103,8 +103,9 @@ pub(crate) fn change_warning(
     spec: &JobSpec,
     newest: Option<CheckpointId>,
 ) -> Option<Warning> {
-    let then = before.map_or(spec.checkpointing(), JobSpec::checkpointing);
-    match (then, spec.checkpointing()) {
+    let now = spec.checkpointing();
+    let then = before.map_or(now, JobSpec::checkpointing);
+    match (then, now) {
         (_, Checkpointing::Off) => {
             let mut said = warning(spec)?;
             if let Some(newest) = newest {

@@ -50,9 +50,7 @@ impl JobTask {
         if !is_below || self.parked.contains_key(partition) {
             return Unread::Nothing;
         }
-        let subtask = self.subtasks.get(state.subtask as usize);
-        let paused = subtask.and_then(|subtask| subtask.paused.as_ref());
-        if paused.is_some_and(|paused| paused.borrow().contains(partition)) {
+        if self.is_held_back(partition) {
             return Unread::HeldBack;
         }
         Unread::Records

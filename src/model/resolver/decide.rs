@@ -616,7 +616,8 @@ impl<'a> Resolution<'a> {
     /// Under a checkpoint that does not hold it, or holds it of a deleted topic, all of the log is unread. `None` where
     /// nothing was ever promised: without a checkpoint, or while it waits for its first position.
     fn read_up_to(&self, partition: &TopicPartition, facts: &PartitionFacts) -> Option<Offset> {
-        let state = self.inputs.state.or(self.inputs.state_use.left())?;
+        let left = self.inputs.state_use.left();
+        let state = self.inputs.state.or(left)?;
         let nothing = facts.bounds.map(|bounds| bounds.earliest);
         let Some(held) = state.positions.get(partition) else {
             return nothing;
