@@ -388,6 +388,7 @@ mod tests {
             checkpoint: Some(7),
             group: Some(9),
             unknown_partitions: 0,
+            checkpoint_because: None,
         };
         let rate = |before: &Counted, now: &Counted| {
             point(Some(before), Some(now), &known)[SeriesName::RecordsPerS as usize]
