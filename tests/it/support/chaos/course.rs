@@ -54,9 +54,11 @@ impl Course {
         (self == Self::Bounded).then_some(end)
     }
 
-    /// One record in so many cannot be processed.
-    pub(crate) fn bad_records(self) -> Option<u32> {
-        (self == Self::Parked).then_some(500)
+    /// One record in so many cannot be processed: the longer the run, the fewer, since somebody decides about each one in the
+    /// end.
+    pub(crate) fn bad_records(self, kills: u64) -> Option<u32> {
+        let rarity = u32::try_from(kills.saturating_mul(40)).unwrap_or(u32::MAX);
+        (self == Self::Parked).then_some(rarity.max(400))
     }
 
     /// Between two transactions of a writer, at most.

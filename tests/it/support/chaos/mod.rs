@@ -295,7 +295,7 @@ impl Stage {
             run: name.clone(),
             partitions,
             pause: course.pause(),
-            bad: course.bad_records(),
+            bad: course.bad_records(chaos.kills),
             seed: chaos.seed ^ 1,
         };
         let operator = (course == Course::Parked).then(|| Operator::start(&job, &name, clock));
