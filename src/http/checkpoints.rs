@@ -31,7 +31,7 @@ use crate::{
 
 problems!(ListProblems: InvalidCursor, JobNotFound, StoreUnreachable);
 problems!(GetProblems: JobNotFound, CheckpointNotFound, StoreUnreachable);
-problems!(TriggerProblems: UnknownMember, JobNotFound, JobNotRunning, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, IdempotencyKeyReused, CheckpointFailed, SinkError, StoreUnreachable, ShuttingDown, CheckpointTimeout);
+problems!(TriggerProblems: UnknownMember, JobNotFound, CheckpointsOff, JobNotRunning, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, IdempotencyKeyReused, CheckpointFailed, SinkError, StoreUnreachable, ShuttingDown, CheckpointTimeout);
 
 /// Take a checkpoint
 ///

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::{code::Code, operation::Operation, skip::SkipRequest, views::SkipReport};
 
-problems!(SkipProblems: UnknownMember, JobNotFound, OperationInProgress, NotBlockedThere, StartBlocked, Superseded, OwnerLost, LeaseLost, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
+problems!(SkipProblems: UnknownMember, JobNotFound, CheckpointsOff, OperationInProgress, NotBlockedThere, StartBlocked, Superseded, OwnerLost, LeaseLost, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
 
 /// Step over one record
 ///

@@ -27,9 +27,9 @@ use crate::{
 };
 
 problems!(PlanProblems: JobNotFound, CheckpointNotFound, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, KafkaUnreachable, StoreUnreachable, KafkaTimeout);
-problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
-problems!(StopProblems: UnknownMember, JobNotFound, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
-problems!(RestartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointNotFound, OperationInProgress, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, CheckpointFailed, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, CheckpointTimeout, KafkaTimeout);
+problems!(StartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointsOff, CheckpointNotFound, OperationInProgress, JobRunning, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, KafkaTimeout);
+problems!(StopProblems: UnknownMember, JobNotFound, CheckpointsOff, OperationInProgress, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, CheckpointFailed, SinkError, SinkOutcomeUnknown, StoreUnreachable, ShuttingDown, CheckpointTimeout, StopTimeout);
+problems!(RestartProblems: UnknownMember, TimestampWithoutOffset, JobNotFound, CheckpointsOff, CheckpointNotFound, OperationInProgress, StartBlocked, PlanStale, PlanExpired, Superseded, OwnerLost, JobFailed, LeaseLost, Panicked, OffsetOutOfRange, TimestampInFuture, UnknownPartition, UnknownTopic, KafkaError, KafkaNotAuthorized, CheckpointFailed, SinkError, KafkaUnreachable, StoreUnreachable, ShuttingDown, CheckpointTimeout, KafkaTimeout);
 
 /// Show where a start would begin
 ///
