@@ -212,7 +212,15 @@ fn point(before: Option<&Counted>, now: Option<&Counted>, lag: &JobLag) -> Point
             SeriesName::PositionLag => sum(lag.position),
             SeriesName::CheckpointLag => sum(lag.checkpoint),
             SeriesName::GroupLag => sum(lag.group),
-            of_stage => of_stage.stage().and_then(share),
+            SeriesName::FetchWait
+            | SeriesName::Decode
+            | SeriesName::SinkWrite
+            | SeriesName::SinkFlush
+            | SeriesName::Checkpoint
+            | SeriesName::RateLimit
+            | SeriesName::Alignment
+            | SeriesName::Idle
+            | SeriesName::HandoverWait => name.stage().and_then(share),
         };
         number.map_or(f32::NAN, single)
     })
