@@ -8,6 +8,9 @@
 //! A trigger that arrives during an attempt waits; further ones join it. A stop's checkpoint goes before a manual one.
 //! The pause is measured from the end of any attempt, also of a failed one (Flink measures it from completed ones only, so
 //! failures follow each other without a pause: FLINK-9598).
+//!
+//! A job without checkpoints has attempts too, on the interval of its commits to the group: what is decided here is the same,
+//! and nothing is stored.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -17,7 +20,6 @@ use crate::model::{
     checkpoint::{CheckpointFailure, CheckpointKind, SlowSubtask},
     code::Code,
     ids::CheckpointId,
-    job::CheckpointSpec,
 };
 
 /// What happened.
@@ -87,6 +89,17 @@ pub(super) enum CoordinatorAction {
     },
 }
 
+/// When attempts are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Timing {
+    /// Between the triggers of periodic ones; `None` where there are none.
+    pub interval: Option<Duration>,
+    /// How long an attempt may prepare.
+    pub timeout: Duration,
+    /// From the end of an attempt to the next periodic one.
+    pub min_pause: Duration,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Attempt {
     id: CheckpointId,
@@ -106,13 +119,15 @@ struct Queued {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct CheckpointCoordinator {
-    spec: CheckpointSpec,
+    timing: Timing,
     subtasks: u32,
     next_id: CheckpointId,
     attempt: Option<Attempt>,
     queued: Option<Queued>,
     /// When the newest attempt, or what took the place of one, began.
     beat: Instant,
+    /// When the next periodic attempt is due whatever the beat.
+    hurried: Option<Instant>,
     /// When the newest attempt ended.
     ended: Option<Instant>,
     /// Periodic ones are held back while the job is stopping.
@@ -120,34 +135,36 @@ pub(super) struct CheckpointCoordinator {
 }
 
 impl CheckpointCoordinator {
-    pub(super) fn new(
-        spec: CheckpointSpec,
-        subtasks: u32,
-        next_id: CheckpointId,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(timing: Timing, subtasks: u32, next_id: CheckpointId, now: Instant) -> Self {
         Self {
-            spec,
+            timing,
             subtasks,
             next_id,
             attempt: None,
             queued: None,
             beat: now,
+            hurried: None,
             ended: None,
             periodic: true,
         }
     }
 
     /// Takes new timing, from now on. An attempt under way keeps its timeout.
-    pub(super) fn set_spec(&mut self, spec: CheckpointSpec) {
-        self.spec = spec;
+    pub(super) fn set_timing(&mut self, timing: Timing) {
+        self.timing = timing;
+    }
+
+    /// Makes the next periodic attempt due at once.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        self.hurried = Some(now);
     }
 
     /// Triggers keep their beat from the begin, and the pause from the end: whichever is later.
-    fn next_due(&self) -> Instant {
-        let by_beat = self.beat + self.spec.interval.0;
-        let by_pause = self.ended.map(|ended| ended + self.spec.min_pause.0);
-        by_pause.map_or(by_beat, |by_pause| by_beat.max(by_pause))
+    fn next_due(&self) -> Option<Instant> {
+        let interval = self.timing.interval.filter(|_| self.periodic)?;
+        let by_beat = self.hurried.unwrap_or(self.beat + interval);
+        let by_pause = self.ended.map(|ended| ended + self.timing.min_pause);
+        Some(by_pause.map_or(by_beat, |by_pause| by_beat.max(by_pause)))
     }
 
     /// Lets periodic checkpoints through, or holds them back.
@@ -159,7 +176,7 @@ impl CheckpointCoordinator {
     pub(super) fn deadline(&self) -> Option<Instant> {
         match &self.attempt {
             Some(attempt) => (!attempt.storing).then_some(attempt.deadline),
-            None => self.periodic.then(|| self.next_due()),
+            None => self.next_due(),
         }
     }
 
@@ -195,6 +212,7 @@ impl CheckpointCoordinator {
 
     /// A due periodic checkpoint was answered by confirming the newest one.
     pub(super) fn skipped(&mut self, now: Instant) {
+        self.hurried = None;
         self.beat = now;
     }
 
@@ -222,7 +240,7 @@ impl CheckpointCoordinator {
 
     fn tick(&mut self, now: Instant) -> Vec<CoordinatorAction> {
         match &self.attempt {
-            None if self.periodic && now >= self.next_due() => vec![CoordinatorAction::Due],
+            None if self.next_due().is_some_and(|due| now >= due) => vec![CoordinatorAction::Due],
             Some(attempt) if !attempt.storing && now >= attempt.deadline => {
                 let failure = timed_out(attempt, now);
                 self.fail(failure, now)
@@ -334,11 +352,12 @@ impl CheckpointCoordinator {
         now: Instant,
     ) -> CoordinatorAction {
         let id = self.spend_id();
+        self.hurried = None;
         self.attempt = Some(Attempt {
             id,
             kind,
             began: now,
-            deadline: now + timeout.unwrap_or(self.spec.timeout.0),
+            deadline: now + timeout.unwrap_or(self.timing.timeout),
             missing: (0..self.subtasks).collect(),
             storing: false,
         });
@@ -396,14 +415,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::{HumanDuration, job::OnCancel};
 
-    fn spec() -> CheckpointSpec {
-        CheckpointSpec {
-            interval: HumanDuration::from_secs(10),
-            timeout: HumanDuration::from_secs(60),
-            min_pause: HumanDuration::from_secs(3),
-            on_cancel: OnCancel::Retain,
+    fn timing() -> Timing {
+        Timing {
+            interval: Some(Duration::from_secs(10)),
+            timeout: Duration::from_secs(60),
+            min_pause: Duration::from_secs(3),
         }
     }
 
@@ -421,7 +438,7 @@ mod tests {
     #[test]
     fn an_attempt_is_stored_once_every_subtask_has_answered() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 2, CheckpointId(5), start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 2, CheckpointId(5), start);
         let id = CheckpointId(5);
         assert_eq!(
             coordinator.on(trigger(CheckpointKind::Manual), start),
@@ -451,10 +468,11 @@ mod tests {
         );
     }
 
+    /// FLINK-9598: attempts that fail follow each other no faster than the pause allows.
     #[test]
     fn the_pause_holds_after_a_failure_too() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, CheckpointId(1), start);
         assert_eq!(
             coordinator.on(CoordinatorEvent::Tick, start + seconds(9)),
             []
@@ -484,7 +502,7 @@ mod tests {
     #[test]
     fn a_failure_of_the_sink_names_who_and_how_long() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 3, CheckpointId(2), start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 3, CheckpointId(2), start);
         coordinator.on(trigger(CheckpointKind::Manual), start);
         let id = CheckpointId(2);
         coordinator.on(CoordinatorEvent::Prepared { id, subtask: 0 }, start);
@@ -513,7 +531,7 @@ mod tests {
     #[test]
     fn triggers_during_an_attempt_share_the_next_one_and_a_stop_goes_first() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, CheckpointId(1), start);
         coordinator.on(trigger(CheckpointKind::Manual), start);
         assert_eq!(coordinator.on(trigger(CheckpointKind::Manual), start), []);
         assert_eq!(coordinator.on(trigger(CheckpointKind::Manual), start), []);
@@ -547,22 +565,54 @@ mod tests {
     #[test]
     fn new_timing_counts_from_the_last_attempt() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
-        let every = |interval| CheckpointSpec {
-            interval: HumanDuration::from_secs(interval),
-            ..spec()
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, CheckpointId(1), start);
+        let every = |interval| Timing {
+            interval: Some(seconds(interval)),
+            ..timing()
         };
-        coordinator.set_spec(every(30));
+        coordinator.set_timing(every(30));
         assert_eq!(coordinator.deadline(), Some(start + seconds(30)));
-        coordinator.set_spec(every(5));
+        coordinator.set_timing(every(5));
         assert_eq!(coordinator.deadline(), Some(start + seconds(5)));
+    }
+
+    #[test]
+    fn without_an_interval_only_what_is_asked_for_is_attempted() {
+        let start = Instant::now();
+        let none = Timing {
+            interval: None,
+            ..timing()
+        };
+        let mut coordinator = CheckpointCoordinator::new(none, 1, CheckpointId(1), start);
+        assert_eq!(coordinator.deadline(), None);
+        let tomorrow = start + seconds(86_400);
+        assert_eq!(coordinator.on(CoordinatorEvent::Tick, tomorrow), []);
+        let actions = coordinator.on(trigger(CheckpointKind::Discovery), tomorrow);
+        assert!(
+            matches!(actions.as_slice(), [CoordinatorAction::SendBarrier { .. }]),
+            "{actions:?}"
+        );
+    }
+
+    #[test]
+    fn the_first_periodic_attempt_may_be_made_at_once_and_the_others_keep_the_beat() {
+        let start = Instant::now();
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, CheckpointId(1), start);
+        coordinator.hurry(start);
+        assert_eq!(coordinator.deadline(), Some(start));
+        assert_eq!(
+            coordinator.on(CoordinatorEvent::Tick, start),
+            [CoordinatorAction::Due]
+        );
+        coordinator.skipped(start);
+        assert_eq!(coordinator.deadline(), Some(start + seconds(10)));
     }
 
     #[test]
     fn a_manual_trigger_gives_a_waiting_periodic_one_its_kind() {
         let start = Instant::now();
         let id = CheckpointId(1);
-        let mut coordinator = CheckpointCoordinator::new(spec(), 1, id, start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, id, start);
         coordinator.on(trigger(CheckpointKind::Periodic), start);
         coordinator.on(trigger(CheckpointKind::Periodic), start);
         coordinator.on(trigger(CheckpointKind::Manual), start);
@@ -581,7 +631,7 @@ mod tests {
     fn an_attempt_is_given_up_early_only_before_it_was_sent_to_the_store() {
         let start = Instant::now();
         let id = CheckpointId(1);
-        let mut coordinator = CheckpointCoordinator::new(spec(), 2, id, start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 2, id, start);
         coordinator.on(trigger(CheckpointKind::Stop), start);
         assert_eq!(coordinator.give_up(CheckpointId(9), start), []);
         coordinator.on(CoordinatorEvent::Prepared { id, subtask: 1 }, start);
@@ -603,7 +653,7 @@ mod tests {
     #[test]
     fn a_late_answer_changes_nothing() {
         let start = Instant::now();
-        let mut coordinator = CheckpointCoordinator::new(spec(), 1, CheckpointId(1), start);
+        let mut coordinator = CheckpointCoordinator::new(timing(), 1, CheckpointId(1), start);
         coordinator.on(trigger(CheckpointKind::Manual), start);
         coordinator.on(CoordinatorEvent::Tick, start + seconds(60));
         let late = CoordinatorEvent::Prepared {
@@ -629,7 +679,7 @@ mod tests {
         fn one_attempt_at_a_time_and_each_ends_once(steps in prop::collection::vec((0_u8..12, 0_u64..30, 0_i64..12, 0_u32..3), 1..200)) {
             let start = Instant::now();
             let mut now = start;
-            let mut coordinator = CheckpointCoordinator::new(spec(), 3, CheckpointId(1), start);
+            let mut coordinator = CheckpointCoordinator::new(timing(), 3, CheckpointId(1), start);
             let mut open: Option<CheckpointId> = None;
             let mut last = CheckpointId(0);
             let mut answered: BTreeSet<(CheckpointId, u32)> = BTreeSet::new();
@@ -644,7 +694,7 @@ mod tests {
                     8 => { coordinator.withdraw(if subtask == 0 { CheckpointKind::Stop } else { CheckpointKind::Manual }); None }
                     9 => { spent = Some(coordinator.spend_id()); None }
                     10 => { coordinator.skipped(now); None }
-                    11 => { coordinator.set_spec(CheckpointSpec { interval: HumanDuration::from_secs(advance + 1), ..spec() }); None }
+                    11 => { coordinator.set_timing(Timing { interval: Some(seconds(advance + 1)), ..timing() }); None }
                     _ => None,
                 };
                 if let Some(spent) = spent {

@@ -7,10 +7,15 @@
 use std::{sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
+use tokio::time::Instant;
 
-use super::{error::KafkaError, ports::OffsetCommitter};
+use super::{
+    error::{ErrorClass, KafkaError},
+    ports::OffsetCommitter,
+};
 use crate::model::{
     checkpoint::{GroupCommit, GroupCommitStatus},
+    code::Code,
     ids::{CheckpointId, InstallId, JobName},
     job_status::CommitCounters,
     offset::PartitionOffsets,
@@ -18,6 +23,9 @@ use crate::model::{
 
 /// How long a commit may take. The first one of a client also looks for the coordinator.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Stands in the place of the checkpoint's number in the note of a periodic commit.
+pub const PERIODIC_NOTE: &str = "periodic";
 
 /// A commit to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +107,12 @@ impl GroupCommits {
         (report, next)
     }
 
+    /// A commit that was due could not be made: the sink did not get everything durable.
+    pub(super) fn gave_up(&mut self, why: &str) {
+        self.counters.failed += 1;
+        self.counters.last_error = Some(format!("nothing was sent: {why}"));
+    }
+
     /// Whether a commit is in flight or waits.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.is_some()
@@ -115,13 +129,30 @@ pub(super) fn note(install: InstallId, job: &JobName, id: CheckpointId) -> Strin
     format!("handover:{}:{job}:{id}", install.short())
 }
 
-/// Sends a commit. Blocks.
+/// The same of a job without checkpoints, whose commits have no number.
+pub(super) fn periodic_note(install: InstallId, job: &JobName) -> String {
+    format!("handover:{}:{job}:{PERIODIC_NOTE}", install.short())
+}
+
+/// Sends a commit, unless the lease may have run out by now: the group has no fence, and the next owner may have told it a
+/// newer position already. Blocks.
 pub(super) fn send(
     committer: &Arc<dyn OffsetCommitter>,
     commit: &PendingCommit,
     note: &str,
+    until: Instant,
 ) -> Result<(), KafkaError> {
-    committer.commit(&commit.offsets, note, COMMIT_DEADLINE)
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(KafkaError {
+            operation: "commit to the group".to_owned(),
+            detail: "the lease was not renewed in time; the next commit has the positions"
+                .to_owned(),
+            code: Code::LeaseLost,
+            class: ErrorClass::Infrastructure,
+        });
+    }
+    committer.commit(&commit.offsets, note, COMMIT_DEADLINE.min(left))
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::Instant,
+};
 
 use super::{
     consumer_thread::panic_text,
@@ -59,6 +62,8 @@ pub struct JobRun {
     pub clock: Arc<dyn Clock>,
     /// How well the lease is known to hold.
     pub lease_health: watch::Receiver<LeaseHealth>,
+    /// Until when the lease cannot have been taken, by a clock that cannot be set.
+    pub lease_until: watch::Receiver<Instant>,
 }
 
 impl JobRun {
@@ -125,6 +130,7 @@ pub(super) enum Command {
         on_topic_recreated: PositionPolicy,
     },
     LogEnds(Arc<PartitionOffsets>),
+    LoseLease,
 }
 
 /// A running job. Cheap to clone; the job ends when it is stopped, when it fails, or when the last handle is gone.
@@ -287,6 +293,12 @@ impl JobHandle {
     pub async fn set_limits(&self, limits: LimitsSpec) {
         // A job that has ended takes no command, and needs none.
         let _ended_already = self.commands.send(Command::SetLimits(limits)).await;
+    }
+
+    /// Says that another owner has the job: the run ends and writes nothing more.
+    pub async fn lose_lease(&self) {
+        // A job that has ended takes no command, and needs none.
+        let _ended_already = self.commands.send(Command::LoseLease).await;
     }
 
     /// Changes what becomes of a position outside its log and of a topic that was created again, from now on, also for the

@@ -58,8 +58,10 @@ mod tests;
 mod threads;
 pub mod topics;
 mod watermarks;
+mod without_checkpoints;
 
 pub(crate) use consumer_thread::panic_text;
+pub use group_commits::PERIODIC_NOTE;
 pub use job_handle::{JobEnd, JobHandle, JobRun, StopOutcome, StopRefused};
 pub use parked::SkipOutcome;
 pub use record_reader::{FirstRecord, ReadRecord, first_records, read_records};

@@ -54,8 +54,8 @@ pub(super) struct Decided {
 pub enum SkipOutcome {
     /// The position behind it is stored with this checkpoint, and the partition goes on there.
     Skipped {
-        /// The checkpoint.
-        checkpoint: CheckpointId,
+        /// The checkpoint; `None` in a job without checkpoints.
+        checkpoint: Option<CheckpointId>,
         /// The position.
         next_offset: Offset,
     },

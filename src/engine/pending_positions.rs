@@ -18,7 +18,7 @@ use crate::model::{
     offset::Offset,
     resolver::{
         Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
-        StartPolicies, needed_facts, resolve_positions,
+        StartPolicies, StateUse, needed_facts, resolve_positions,
     },
     start::StartFrom,
     topic::TopicPartition,
@@ -293,6 +293,8 @@ fn inputs<'a>(
         isolation: spec.source.isolation,
         startup_mode: &spec.startup_mode,
         state,
+        // What the run has counts, whether or not it is kept anywhere.
+        state_use: StateUse::Counts,
         chosen: None,
         sink,
         from,

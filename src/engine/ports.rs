@@ -268,6 +268,12 @@ pub trait CheckpointStore: Send + Sync {
     /// See [`StoreError`].
     async fn complete(&self, lease: &JobLease, checkpoint: &Checkpoint) -> Result<(), StoreError>;
 
+    /// Writes nothing: says whether the lease holds, before something is done outside in its name.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    async fn hold(&self, lease: &JobLease) -> Result<(), StoreError>;
+
     /// Keeps a failed attempt in the history.
     ///
     /// # Errors

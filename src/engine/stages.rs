@@ -101,19 +101,29 @@ impl Stopwatch {
     }
 }
 
+/// What there was to read all the time since the reading before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Unread {
+    /// Nothing that anybody knows of.
+    Nothing,
+    /// Records of partitions that are held back until the others have come as far.
+    HeldBack,
+    /// Records.
+    Records,
+}
+
 /// One reading of a subtask.
 pub(super) struct Reading {
     activities: [Duration; Activity::COUNT],
     handover_wait: Duration,
-    /// Whether there were unread records all the time since the reading before.
-    unread: bool,
+    unread: Unread,
 }
 
 impl Reading {
     pub(super) fn take(
         clock: &ActivityClock,
         blocked: &Stopwatch,
-        unread: bool,
+        unread: Unread,
         now: Instant,
     ) -> Self {
         Self {
@@ -184,10 +194,13 @@ impl StageLog {
 }
 
 /// Where the time of an activity is counted.
-fn stage_of(activity: Activity, unread: bool) -> Stage {
+fn stage_of(activity: Activity, unread: Unread) -> Stage {
     match activity {
-        Activity::Idle if unread => Stage::FetchWait,
-        Activity::Idle => Stage::Idle,
+        Activity::Idle => match unread {
+            Unread::Nothing => Stage::Idle,
+            Unread::HeldBack => Stage::Alignment,
+            Unread::Records => Stage::FetchWait,
+        },
         Activity::Decode => Stage::Decode,
         Activity::SinkWrite | Activity::SinkOpen | Activity::DeadLetters => Stage::SinkWrite,
         Activity::SinkFlush => Stage::SinkFlush,
@@ -206,7 +219,7 @@ mod tests {
         tokio::time::advance(seconds * SECOND).await;
     }
 
-    fn read(log: &mut StageLog, clock: &ActivityClock, unread: bool) {
+    fn read(log: &mut StageLog, clock: &ActivityClock, unread: Unread) {
         let now = Instant::now();
         let blocked = Stopwatch::default();
         log.add(&[Reading::take(clock, &blocked, unread, now)], now);
@@ -221,21 +234,23 @@ mod tests {
         pass(2).await;
         clock.enter(Activity::SinkWrite);
         pass(3).await;
-        read(&mut log, &clock, false);
+        read(&mut log, &clock, Unread::Nothing);
         clock.enter(Activity::SinkWrite);
         pass(4).await;
         clock.enter(Activity::Idle);
         pass(5).await;
-        read(&mut log, &clock, true);
+        read(&mut log, &clock, Unread::Records);
         pass(6).await;
-        read(&mut log, &clock, false);
+        read(&mut log, &clock, Unread::Nothing);
+        pass(8).await;
+        read(&mut log, &clock, Unread::HeldBack);
         let report = log.report(Instant::now(), DateTime::UNIX_EPOCH);
         let times = report.totals[0];
         let seconds = Stage::ALL.map(|stage| times.of(stage).as_secs());
-        // Fetch wait, decode, sink write, sink flush, checkpoint, rate limit, idle.
-        assert_eq!(seconds, [5, 2, 7, 0, 0, 0, 1 + 6]);
-        assert_eq!(times.total(), 21 * SECOND);
-        assert_eq!((report.window, report.lately[0]), (21 * SECOND, times));
+        // Fetch wait, decode, sink write, sink flush, checkpoint, rate limit, alignment, idle.
+        assert_eq!(seconds, [5, 2, 7, 0, 0, 0, 8, 1 + 6]);
+        assert_eq!(times.total(), 29 * SECOND);
+        assert_eq!((report.window, report.lately[0]), (29 * SECOND, times));
     }
 
     #[tokio::test(start_paused = true)]
@@ -248,7 +263,7 @@ mod tests {
                 clock.enter(Activity::Frozen);
             }
             pass(1).await;
-            read(&mut log, &clock, false);
+            read(&mut log, &clock, Unread::Nothing);
         }
         let report = log.report(Instant::now(), DateTime::UNIX_EPOCH);
         assert_eq!(report.window, 60 * SECOND);

@@ -89,9 +89,12 @@ described! {
         /// What a value must be; what becomes of a record that is not stands in `errors`.
         #[schema(default = "bytes", inline)]
         format: Option<Format>,
-        /// Whether completed checkpoints are committed to the group.
-        #[schema(default = "on-checkpoint", inline)]
+        /// When offsets are committed to the group. Default: `on-checkpoint`, and `periodic` for a job without checkpoints.
+        #[schema(inline)]
         commit_to_group: Option<CommitToGroup>,
+        /// Time between two commits of `commit_to_group: periodic`, 100ms to 1d. Default: 5s.
+        #[schema(inline)]
+        commit_interval: Option<HumanDuration>,
         /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
         #[schema(default = "fail", inline)]
         on_out_of_range: Option<PositionPolicy>,
@@ -158,7 +161,8 @@ described! {
     /// When to checkpoint.
     #[serde(deny_unknown_fields)]
     pub(super) struct CheckpointTimesDocument {
-        /// Time between the triggers of periodic checkpoints.
+        /// Time between the triggers of periodic checkpoints. `null` turns checkpoints off (also in a merge patch): the job
+        /// then has no state, and each start begins by the startup mode. See docs/guarantees.md.
         #[schema(default = "10s", inline)]
         interval: Option<HumanDuration>,
         /// How long an attempt may take until the sink has said yes.

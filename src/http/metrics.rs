@@ -224,7 +224,7 @@ impl Page<'_, '_> {
         self.counters(
             "handover_checkpoints",
             "Checkpoints completed since the server started",
-            |job| vec![(Vec::new(), job.checkpoints_completed)],
+            |job| one(job.checkpoints_completed),
         )?;
         self.counters(
             "handover_checkpoint_failures",
@@ -611,7 +611,7 @@ mod tests {
                 barrier_ms: Some(1500),
                 ..CheckpointPhases::default()
             }),
-            checkpoints_completed: 7,
+            checkpoints_completed: Some(7),
             checkpoint_failures: BTreeMap::from([("checkpoint-timeout".to_owned(), 2)]),
             commits: None,
             records: None,

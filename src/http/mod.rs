@@ -36,6 +36,7 @@ mod problem;
 mod problem_pages;
 mod records;
 mod reset_offsets;
+mod series;
 mod serve;
 mod skip;
 mod specs;
@@ -124,6 +125,7 @@ where
         .routes(routes!(checkpoints::get_checkpoint))
         .routes(routes!(attempts::list_attempts))
         .routes(routes!(events::list_events))
+        .routes(routes!(series::job_series))
         .routes(routes!(offsets::inspect_offsets))
         .routes(routes!(reset_offsets::reset_offsets))
         .routes(routes!(operations::list_operations))

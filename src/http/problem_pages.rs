@@ -90,9 +90,10 @@ static ANSWERS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The HTTP status of a code that is an answer.
+/// The HTTP status of a code that is an answer. What a path answers to methods that it does not have stands in no document.
 fn status(code: Code) -> Option<u16> {
-    ANSWERS.contains(code.as_str()).then(|| code.status())
+    let is_answer = code == Code::MethodNotAllowed || ANSWERS.contains(code.as_str());
+    is_answer.then(|| code.status())
 }
 
 fn runbook(code: Code) -> Option<&'static str> {

@@ -449,6 +449,7 @@ fn the_operations_have_the_names_that_users_know() {
         "triggerCheckpoint",
         "listAttempts",
         "listEvents",
+        "jobSeries",
         "listCheckpoints",
         "getCheckpoint",
         "inspectOffsets",
@@ -539,10 +540,26 @@ async fn every_code_has_a_page_for_people_and_for_programs() {
         // Which runbook a code has is held against the pages in tests/it/runbooks.
         let runbook = json.as_object_mut().unwrap().remove("runbook").unwrap();
         assert!(runbook.is_null() || page.text().contains(runbook.as_str().unwrap()));
+        let status = json.as_object_mut().unwrap().remove("status").unwrap();
+        assert!(status.is_null() || status == code.status(), "{code}");
+        let says = page.text().contains("<p>HTTP status ");
+        assert_eq!(says, !status.is_null(), "{code}");
         assert_eq!(
             json,
-            json!({"code": code, "status": code.status(), "title": code.title(), "remedy": code.remedy()})
+            json!({"code": code, "title": code.title(), "remedy": code.remedy()})
         );
+    }
+    // What only stands in health, warnings and blockers has none.
+    for (code, status) in [
+        ("job-not-found", json!(404)),
+        ("method-not-allowed", json!(405)),
+        ("start-blocked", json!(409)),
+        ("lag-growing", json!(null)),
+        ("partition-gone", json!(null)),
+        ("sink-changed", json!(null)),
+    ] {
+        let page = get_answer(&format!("/problems/{code}"), &[]).await.json();
+        assert_eq!(page["status"], status, "{code}");
     }
     let all = get_answer("/problems", &[]).await.json();
     assert_eq!(all["items"].as_array().unwrap().len(), Code::ALL.len());

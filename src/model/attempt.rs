@@ -83,8 +83,10 @@ pub struct Attempt {
     #[schema(value_type = Option<String>)]
     pub operation: Option<OperationId>,
     /// The `start` checkpoint with the positions that it began at. A repetition of the same start takes its place. `null` for
-    /// one that crashed before its positions were stored.
+    /// one that crashed before its positions were stored, and in a job without checkpoints.
     pub checkpoint: Option<CheckpointId>,
+    /// Of a run without checkpoints: where it began, and what that means, in a sentence.
+    pub without_checkpoints: Option<String>,
     /// The instance id of the server that ran it.
     pub instance: String,
     /// Under which epoch.

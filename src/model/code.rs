@@ -73,6 +73,7 @@ codes! {
     OperationInProgress = "operation-in-progress", 409, "Another operation of the job is under way", "Follow it at the Location of the answer, then ask again.";
     JobRunning = "job-running", 409, "The job is running", "Stop it first: POST /api/v1/jobs/{job}/stop.";
     NotBlockedThere = "not-blocked-there", 409, "The job is not blocked at this record", "The job's view names the records that it stands at, in parked or in failure. Only those can be skipped.";
+    CheckpointsOff = "checkpoints-off", 409, "The job takes no checkpoints", "Give checkpoint.interval a time (PATCH /api/v1/jobs/{job}/spec) and restart the job to have checkpoints. Without them a stop cannot require one, a start cannot go on from one, and a record is stepped over only while the job runs.";
     JobNotRunning = "job-not-running", 409, "The job is not running", "Start it first: POST /api/v1/jobs/{job}/start.";
     JobNotStopped = "job-not-stopped", 409, "The job has failed and was not stopped", "Stop it first, which settles what the failed run left: POST /api/v1/jobs/{job}/stop.";
     StartupModeShadowed = "startup-mode-shadowed", 409, "The startup mode would not be used", "State the intent: apply=next-start to set the checkpoint aside once, or apply=if-no-state to record it for a job without state.";

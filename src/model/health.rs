@@ -223,13 +223,14 @@ fn waiting_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
         .map(|waiting| {
             HealthReason::new(waiting.code, Some(waiting.since), waiting.detail.as_str())
         })
-        .chain(leaderless_reason(inputs.window))
+        .chain(leaderless_reason(inputs.window, inputs.parked))
         .collect()
 }
 
 /// Partitions that are read and whose log nobody answered for just now. (Those that were never read are among what the run
 /// itself waits for.)
-fn leaderless_reason(window: &HealthWindow) -> Option<HealthReason> {
+/// One that is parked is not waited for: what was seen of it before it was parked says nothing any more.
+fn leaderless_reason(window: &HealthWindow, parked: &[ParkedPartition]) -> Option<HealthReason> {
     let newest = window.samples.back()?;
     let leaderless =
         |sample: &PartitionSample| sample.position.is_some() && sample.latest.is_none();
@@ -237,6 +238,10 @@ fn leaderless_reason(window: &HealthWindow) -> Option<HealthReason> {
         .partitions
         .iter()
         .filter(|(_, sample)| leaderless(sample))
+        .filter(|(partition, _)| {
+            let mut parked = parked.iter();
+            !parked.any(|parked| parked.topic_partition() == **partition)
+        })
         .map(|(partition, _)| partition.clone())
         .collect();
     if partitions.is_empty() {
@@ -599,6 +604,27 @@ mod tests {
                 .all(|reason| !reason.partitions.is_empty());
             assert!(names_partitions, "{name}");
         }
+    }
+
+    #[test]
+    fn a_parked_partition_waits_for_no_leader() {
+        let window = window(1, |_| (7, -1, -1));
+        let mut inputs = running(&window);
+        assert_eq!(verdict(&inputs).status, HealthStatus::Waiting);
+        let failure = |code| JobFailure {
+            code,
+            summary: "orders/0 does not exist".to_owned(),
+            record: None,
+            phase: None,
+            first_seen: at(0),
+        };
+        let partition = TopicPartition::new("orders", 0);
+        let gone = failure(Code::PartitionGone);
+        let parked = [ParkedPartition::at(&partition, Offset::new(7), gone)];
+        inputs.parked = &parked;
+        let health = verdict(&inputs);
+        assert_eq!(health.status, HealthStatus::Blocked);
+        assert_eq!(health.reasons[0].code, Code::PartitionGone);
     }
 
     #[test]

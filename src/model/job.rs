@@ -7,9 +7,18 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    duration::HumanDuration, errors_spec::ErrorsSpec, field_error::FieldError, ids::JobName,
-    limits::LimitsSpec, reader::ObjectReader, restart::RestartStrategy, sink_spec::SinkSpec,
-    startup_mode::StartupMode, stop_at::StopAt, topic_pattern::TopicPattern,
+    commit_mode::{self, Checkpointing},
+    duration::HumanDuration,
+    errors_spec::ErrorsSpec,
+    field_error::FieldError,
+    ids::JobName,
+    limits::LimitsSpec,
+    reader::ObjectReader,
+    restart::RestartStrategy,
+    sink_spec::SinkSpec,
+    startup_mode::StartupMode,
+    stop_at::StopAt,
+    topic_pattern::TopicPattern,
     watermark::WatermarkSpec,
 };
 
@@ -84,9 +93,11 @@ pub struct SourceSpec {
     /// What a value must be; what becomes of a record that is not stands in `errors`.
     #[schema(default = "bytes")]
     pub format: Format,
-    /// Whether completed checkpoints are committed to the group.
-    #[schema(default = "on-checkpoint")]
+    /// When offsets are committed to the group. Default: `on-checkpoint`, and `periodic` for a job without checkpoints.
     pub commit_to_group: CommitToGroup,
+    /// Time between two commits of `commit_to_group: periodic`. Default: 5s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit_interval: Option<HumanDuration>,
     /// What a start does when a stored position lies outside the log, and a run when the log leaves its position behind.
     #[schema(default = "fail")]
     pub on_out_of_range: PositionPolicy,
@@ -165,8 +176,11 @@ pub enum Format {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommitToGroup {
-    /// After each completed checkpoint (Flink's `ON_CHECKPOINTS`).
+    /// After each completed checkpoint (Flink's `ON_CHECKPOINTS`). Only with checkpoints.
     OnCheckpoint,
+    /// Every `commit_interval`, once the sink has everything before the positions (Flink's `KAFKA_PERIODIC`). Only without
+    /// checkpoints.
+    Periodic,
     /// Never (Flink's `DISABLED`).
     Off,
 }
@@ -187,10 +201,13 @@ pub enum PositionPolicy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointSpec {
-    /// Time between the triggers of periodic checkpoints.
-    #[schema(default = "10s")]
-    pub interval: HumanDuration,
-    /// How long an attempt may take until the sink has said yes.
+    /// Time between the triggers of periodic checkpoints. `null` turns checkpoints off: the job then has no state, and each
+    /// start begins by the startup mode.
+    #[serde(deserialize_with = "Option::deserialize")]
+    #[schema(default = "10s", required = true)]
+    pub interval: Option<HumanDuration>,
+    /// How long an attempt may take until the sink has said yes. Without checkpoints: how long the sink may take before a
+    /// commit to the group is given up.
     #[schema(default = "60s")]
     pub timeout: HumanDuration,
     /// Least time between the end of an attempt, whatever its outcome, and the next periodic trigger.
@@ -231,8 +248,13 @@ impl JobSpec {
     fn read_into(job: &JobName, value: &Value, errors: &mut Vec<FieldError>) -> Option<Self> {
         let mut reader = ObjectReader::open(value, "", errors);
         let labels = read_labels(&mut reader);
+        // Before the source: what is committed by default depends on it.
+        let checkpoint = match reader.object("checkpoint") {
+            Some(checkpoint) => CheckpointSpec::read(checkpoint),
+            None => CheckpointSpec::default(),
+        };
         let source = match reader.object("source") {
-            Some(source) => SourceSpec::read(job, source),
+            Some(source) => SourceSpec::read(job, checkpoint.checkpointing(), source),
             None => missing(
                 &mut reader,
                 "source",
@@ -253,10 +275,6 @@ impl JobSpec {
                 "startup_mode",
                 "it has no default; for example {\"mode\": \"earliest\"}",
             ),
-        };
-        let checkpoint = match reader.object("checkpoint") {
-            Some(checkpoint) => CheckpointSpec::read(checkpoint),
-            None => CheckpointSpec::default(),
         };
         let errors = match reader.object("errors") {
             Some(errors) => ErrorsSpec::read(errors),
@@ -290,6 +308,10 @@ impl JobSpec {
                     sink.kind()
                 ),
             ));
+        }
+        if let Some(source) = &source {
+            let faults = commit_mode::faults(&checkpoint, source, sink.as_ref());
+            reader.errors().extend(faults);
         }
         reader.finish();
         Some(Self {
@@ -328,7 +350,11 @@ fn read_labels(reader: &mut ObjectReader<'_>) -> BTreeMap<String, String> {
 }
 
 impl SourceSpec {
-    fn read(job: &JobName, mut reader: ObjectReader<'_>) -> Option<Self> {
+    fn read(
+        job: &JobName,
+        checkpointing: Checkpointing,
+        mut reader: ObjectReader<'_>,
+    ) -> Option<Self> {
         let connection = reader.required(
             "connection",
             "the name of a Kafka connection of the server's file",
@@ -351,7 +377,11 @@ impl SourceSpec {
             allow_shared_group: reader.or("allow_shared_group", false),
             isolation: reader.or("isolation", Isolation::ReadCommitted),
             format: reader.or("format", Format::Bytes),
-            commit_to_group: reader.or("commit_to_group", CommitToGroup::OnCheckpoint),
+            commit_to_group: reader.or(
+                "commit_to_group",
+                commit_mode::default_commit(checkpointing),
+            ),
+            commit_interval: read_commit_interval(&mut reader),
             on_out_of_range: reader.or("on_out_of_range", PositionPolicy::Fail),
             on_missing_group_offset: reader.or("on_missing_group_offset", PositionPolicy::Fail),
             on_topic_recreated: reader.or("on_topic_recreated", PositionPolicy::Fail),
@@ -361,6 +391,15 @@ impl SourceSpec {
         reader.finish();
         Some(source)
     }
+}
+
+fn read_commit_interval(reader: &mut ObjectReader<'_>) -> Option<HumanDuration> {
+    let interval: HumanDuration = reader.optional("commit_interval")?;
+    let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
+    if !(least..=most).contains(&interval.0) {
+        reader.fault("commit_interval", "must lie between 100ms and 1d");
+    }
+    Some(interval)
 }
 
 /// What is wrong with a topic's name.
@@ -462,7 +501,7 @@ fn check_topics(topics: &[String], reader: &mut ObjectReader<'_>) {
 impl Default for CheckpointSpec {
     fn default() -> Self {
         Self {
-            interval: HumanDuration::from_secs(10),
+            interval: Some(HumanDuration::from_secs(10)),
             timeout: HumanDuration::from_secs(60),
             min_pause: HumanDuration::from_secs(0),
             on_cancel: OnCancel::Retain,
@@ -474,7 +513,11 @@ impl CheckpointSpec {
     fn read(mut reader: ObjectReader<'_>) -> Self {
         let default = Self::default();
         let spec = Self {
-            interval: reader.or("interval", default.interval),
+            interval: match reader.raw_or_null("interval") {
+                Some(Value::Null) => None,
+                Some(_) => reader.optional("interval").or(default.interval),
+                None => default.interval,
+            },
             timeout: reader.or("timeout", default.timeout),
             min_pause: reader.or("min_pause", default.min_pause),
             on_cancel: reader.or("on_cancel", default.on_cancel),
@@ -488,7 +531,9 @@ impl CheckpointSpec {
                 );
             }
         };
-        between("interval", spec.interval, Duration::from_millis(100));
+        if let Some(interval) = spec.interval {
+            between("interval", interval, Duration::from_millis(100));
+        }
         between("timeout", spec.timeout, Duration::from_millis(100));
         between("min_pause", spec.min_pause, Duration::ZERO);
         reader.finish();
@@ -529,8 +574,17 @@ impl JobSpec {
             "source.commit_to_group",
             new.commit_to_group != old.commit_to_group,
         );
+        compare(
+            "source.commit_interval",
+            new.commit_interval != old.commit_interval,
+        );
         compare("source.stop_at", new.stop_at != old.stop_at);
         compare("source.properties", new.properties != old.properties);
+        // Its length counts at once; whether there are checkpoints at all is decided by a start.
+        compare(
+            "checkpoint.interval",
+            self.checkpointing() != running.checkpointing(),
+        );
         // Where the partitions begin that are found by the mode; all others have begun.
         let mode_counts = old.partition_discovery.new_partitions == NewPartitions::StartupMode;
         compare(
@@ -566,7 +620,12 @@ mod tests {
         let spec = JobSpec::read(&job(), &value).unwrap();
         assert_eq!(spec.source.group_id, "orders");
         assert_eq!(spec.source.isolation, Isolation::ReadCommitted);
-        assert_eq!(spec.checkpoint.interval.to_string(), "10s");
+        assert_eq!(
+            spec.checkpoint
+                .interval
+                .map(|interval| interval.to_string()),
+            Some("10s".to_owned())
+        );
         // What is shown can be sent again and means the same.
         assert_eq!(
             JobSpec::read(&job(), &serde_json::to_value(&spec).unwrap()),
@@ -646,12 +705,18 @@ mod tests {
         let running = JobSpec::read(&job(), &value).unwrap();
         let mut changed = running.clone();
         changed.labels.insert("team".into(), "payments".into());
-        changed.checkpoint.interval = HumanDuration::from_secs(5);
+        changed.checkpoint.interval = Some(HumanDuration::from_secs(5));
         changed.restart = RestartStrategy::None;
         changed.limits.records_per_s = Some(5);
         changed.source.on_out_of_range = PositionPolicy::Earliest;
         changed.source.on_topic_recreated = PositionPolicy::Latest;
         assert!(changed.change_from(&running).pending_fields.is_empty());
+        changed.checkpoint.interval = None;
+        assert_eq!(
+            changed.change_from(&running).pending_fields,
+            ["checkpoint.interval"]
+        );
+        changed.checkpoint.interval = Some(HumanDuration::from_secs(5));
         changed.parallelism = 2;
         changed.source.topics.push("more".into());
         changed.watermark = Some(WatermarkSpec {

@@ -51,7 +51,7 @@ pub struct JobStatus {
     pub throttled_for: Duration,
     /// Where the time of its subtasks goes.
     pub stages: Arc<RunStages>,
-    /// The newest completed checkpoint.
+    /// The newest completed checkpoint; `None` in a job without checkpoints.
     pub last_checkpoint: Option<CheckpointSummary>,
     /// The attempt under way.
     pub in_progress: Option<AttemptInProgress>,
@@ -168,7 +168,7 @@ pub struct CommitCounters {
     pub displaced: u64,
     /// When the broker last confirmed one.
     pub last_success_at: Option<DateTime<Utc>>,
-    /// Which checkpoint that was.
+    /// Which checkpoint that was; `null` in a job without checkpoints.
     pub last_committed: Option<CheckpointId>,
     /// The last error, until a commit succeeds.
     pub last_error: Option<String>,

@@ -8,6 +8,7 @@
 pub mod attempt;
 pub mod checkpoint;
 pub mod code;
+pub mod commit_mode;
 pub mod deletion;
 pub mod duration;
 pub mod errors_spec;
@@ -28,6 +29,7 @@ pub mod reader;
 pub mod record;
 pub mod resolver;
 pub mod restart;
+pub mod series;
 pub mod sink_spec;
 pub mod skip;
 #[cfg(test)]

@@ -35,19 +35,22 @@ pub enum Stage {
     Checkpoint = 4,
     /// Has records that the limits hold back.
     RateLimit = 5,
+    /// Waits for records, and the unread ones are those of partitions that alignment holds back.
+    Alignment = 6,
     /// Waits for records, and everything that is known to be in the logs is read.
-    Idle = 6,
+    Idle = 7,
 }
 
 impl Stage {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::FetchWait,
         Self::Decode,
         Self::SinkWrite,
         Self::SinkFlush,
         Self::Checkpoint,
         Self::RateLimit,
+        Self::Alignment,
         Self::Idle,
     ];
 
@@ -61,6 +64,7 @@ impl Stage {
             Self::SinkFlush => "sink_flush",
             Self::Checkpoint => "checkpoint",
             Self::RateLimit => "rate_limit",
+            Self::Alignment => "alignment",
             Self::Idle => "idle",
         }
     }
@@ -141,6 +145,7 @@ impl StageTimes {
             sink_flush: share(self.of(Stage::SinkFlush)),
             checkpoint: share(self.of(Stage::Checkpoint)),
             rate_limit: share(self.of(Stage::RateLimit)),
+            alignment: share(self.of(Stage::Alignment)),
             idle: share(self.of(Stage::Idle)),
             handover_wait: share(self.handover_wait).min(1.0),
         })
@@ -196,6 +201,8 @@ pub struct StageShares {
     pub checkpoint: f64,
     /// Had records that the limits held back.
     pub rate_limit: f64,
+    /// Waited for records, and the unread ones were those of partitions that the alignment of watermarks held back.
+    pub alignment: f64,
     /// Waited for records, and everything that was known to be in the logs was read.
     pub idle: f64,
     /// Beside the others, and no part of their sum: how long the thread that fetches stood with a batch that the subtask did
@@ -217,6 +224,8 @@ pub enum BottleneckKind {
     Checkpoint,
     /// Its limits hold it back.
     RateLimit,
+    /// The alignment of its watermarks holds partitions back that are ahead of the others.
+    Alignment,
     /// Nothing: it waits for records that are not written yet.
     None,
 }
@@ -265,6 +274,7 @@ fn kind_of(shares: &StageShares) -> BottleneckKind {
         (BottleneckKind::Decode, shares.decode),
         (sink, on_sink),
         (BottleneckKind::RateLimit, shares.rate_limit),
+        (BottleneckKind::Alignment, shares.alignment),
     ];
     let most = candidates
         .into_iter()
@@ -286,7 +296,9 @@ mod tests {
 
     #[test]
     fn what_takes_most_of_the_time_holds_the_job_back() {
-        use Stage::{Checkpoint, Decode, FetchWait, Idle, RateLimit, SinkFlush, SinkWrite};
+        use Stage::{
+            Alignment, Checkpoint, Decode, FetchWait, Idle, RateLimit, SinkFlush, SinkWrite,
+        };
         let rows = [
             (vec![(FetchWait, 50), (Decode, 10)], BottleneckKind::Broker),
             (vec![(FetchWait, 10), (Decode, 50)], BottleneckKind::Decode),
@@ -310,6 +322,10 @@ mod tests {
             (
                 vec![(RateLimit, 50), (SinkWrite, 10)],
                 BottleneckKind::RateLimit,
+            ),
+            (
+                vec![(Alignment, 50), (FetchWait, 10)],
+                BottleneckKind::Alignment,
             ),
             (vec![(Idle, 60)], BottleneckKind::None),
             // It does not wait for what is not written as long as it has no time to spare.
@@ -342,7 +358,7 @@ mod tests {
         let later = all.since(&earlier).shares().unwrap();
         assert_eq!((later.decode, later.sink_write), (0.0, 0.5));
         let names: Vec<&str> = all.named().map(|(name, _)| name).collect();
-        assert_eq!(names.len(), 8);
+        assert_eq!(names.len(), 9);
         assert_eq!(StageTimes::sum([&all, &earlier]).total().as_secs(), 4);
     }
 }

@@ -7,6 +7,7 @@ use super::{
     error::{Result, ServiceError},
     operations::{invalid_cursor, page, page_size},
     queries::{CheckpointQuery, CheckpointRef},
+    without_checkpoints,
 };
 use crate::{
     model::{
@@ -69,7 +70,8 @@ impl Service {
             items.extend(views);
         }
         let (items, next) = page(items, limit, |view| view.id.to_string());
-        Ok(CheckpointList { items, next })
+        let off = without_checkpoints::warning(job.shared().spec()).map(|off| off.summary);
+        Ok(CheckpointList { items, next, off })
     }
 
     pub(super) async fn show_checkpoint(
@@ -80,6 +82,7 @@ impl Service {
         let job = self.core.job(name).await?;
         let store = &self.core.store;
         let stored = match which {
+            CheckpointRef::Latest if job.shared().spec().checkpointing().is_off() => None,
             CheckpointRef::Latest => store.latest_checkpoint(job.uid).await?,
             CheckpointRef::Id(id) => store.checkpoint(job.uid, id).await?,
         };
@@ -95,9 +98,11 @@ impl Service {
                     CheckpointRef::Latest => "completed checkpoint".to_owned(),
                     CheckpointRef::Id(id) => format!("checkpoint {id}"),
                 };
+                let is_off = job.shared().spec().checkpointing().is_off();
+                let why = if is_off { ": checkpoints are off" } else { "" };
                 ServiceError::new(
                     Code::CheckpointNotFound,
-                    format!("job {name} has no {what}"),
+                    format!("job {name} has no {what}{why}"),
                 )
                 .job(name)
             })

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 
 use super::retention::LogStarts;
 use crate::{
-    engine::{FirstRecord, ports::GroupOffset},
+    engine::{FirstRecord, PERIODIC_NOTE, ports::GroupOffset},
     model::{
         checkpoint::{
             CheckpointKind, CheckpointPhases, CheckpointPosition, GroupCommit, GroupCommitStatus,
@@ -119,6 +119,8 @@ pub(crate) enum Note {
     Ours(CheckpointId),
     /// An operator, by a reset of this job's group.
     Reset,
+    /// This job, at a time when it took no checkpoints.
+    WithoutCheckpoint,
     /// Something else, or nobody.
     Foreign,
 }
@@ -134,6 +136,7 @@ pub(crate) fn read_note(note: Option<&str>, install: Option<&str>, job: &JobName
     match id.parse() {
         Ok(id) if ours => Note::Ours(CheckpointId(id)),
         Err(_) if ours && id.starts_with(OperationId::PREFIX) => Note::Reset,
+        Err(_) if ours && *id == PERIODIC_NOTE => Note::WithoutCheckpoint,
         _ => Note::Foreign,
     }
 }
@@ -408,7 +411,7 @@ impl Comparison<'_> {
             group_note: note,
             group_checkpoint: match written_by {
                 Note::Ours(id) if group.is_some() => Some(id),
-                Note::Ours(_) | Note::Reset | Note::Foreign => None,
+                Note::Ours(_) | Note::Reset | Note::WithoutCheckpoint | Note::Foreign => None,
             },
         }
     }
@@ -447,7 +450,8 @@ impl Comparison<'_> {
         }
         let committed = match written_by {
             Note::Ours(committed) => committed,
-            Note::Reset => return DivergenceCause::AfterReset,
+            // The start that takes checkpoints again has decided the position anew.
+            Note::Reset | Note::WithoutCheckpoint => return DivergenceCause::AfterReset,
             Note::Foreign => return DivergenceCause::ExternalCommit,
         };
         if committed > checkpoint.id || (committed == checkpoint.id && behind != 0) {
@@ -518,6 +522,7 @@ pub(crate) fn job_lag(totals: &OffsetsTotals) -> JobLag {
     JobLag {
         position: totals.position_lag,
         checkpoint: totals.checkpoint_lag,
+        checkpoint_because: totals.checkpoint_because,
         group: totals.group_lag,
         unknown_partitions: totals.unknown_partitions,
     }
@@ -743,6 +748,13 @@ mod tests {
                     70,
                     "handover:0123abcd:orders:op_01kbe7q2m8h4w1v5x9c3n6t0rz".to_owned(),
                 )),
+                D::AfterReset,
+            ),
+            (
+                "committed while checkpoints were off",
+                &on,
+                Some(checkpoint(9, 50, 9, S::Off)),
+                Some((40, "handover:0123abcd:orders:periodic".to_owned())),
                 D::AfterReset,
             ),
             (

@@ -18,12 +18,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    comparison::{BrokerPartition, CheckpointFacts, SinkHolds},
+    comparison::{BrokerPartition, CheckpointFacts, CheckpointSource, SinkHolds},
     connections::{Clusters, CurrentClusters},
     error::{Result, ServiceError},
     next_steps::RefusedStart,
     oldest_unread::OldestUnread,
     retention::LogStarts,
+    series::SeriesLog,
 };
 use crate::{
     engine::{
@@ -77,6 +78,8 @@ pub(crate) struct Core {
     jobs: Mutex<BTreeMap<JobName, Arc<JobEntry>>>,
     install: OnceLock<InstallId>,
     pub(crate) lease_health: watch::Sender<LeaseHealth>,
+    /// Until when nobody else can have taken a job, by a clock that cannot be set.
+    pub(crate) lease_until: watch::Sender<Instant>,
     pub(crate) incarnation: watch::Sender<Option<Incarnation>>,
     pub(crate) finished: broadcast::Sender<OperationId>,
     /// Told when there is a job without a task.
@@ -101,6 +104,7 @@ impl Core {
             settings,
             jobs: Mutex::default(),
             install: OnceLock::new(),
+            lease_until: watch::Sender::new(Instant::now()),
             lease_health: watch::Sender::new(LeaseHealth::Doubtful(
                 "the instance is not claimed yet".to_owned(),
             )),
@@ -300,6 +304,7 @@ pub(crate) struct JobFacts {
     pub(crate) log_starts: LogStarts,
     pub(crate) window: HealthWindow,
     pub(crate) counters: Counters,
+    pub(crate) series: SeriesLog,
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
     pub(crate) refused: Option<RefusedStart>,
@@ -400,6 +405,7 @@ impl JobEntry {
                 log_starts: LogStarts::default(),
                 window: HealthWindow::default(),
                 counters: Counters::default(),
+                series: SeriesLog::default(),
                 has_task: false,
                 refused: None,
             }),
@@ -474,6 +480,18 @@ impl JobFacts {
         let run = self.bounded.as_ref()?;
         let is_meant = self.spec().source.stop_at.as_ref() == Some(&run.stop_at);
         is_meant.then_some(&run.ends)
+    }
+
+    /// The newest checkpoint, as far as it counts: a job that takes none has none, whatever is kept of an earlier time.
+    pub(crate) fn newest_checkpoint(&self) -> CheckpointSource<'_> {
+        if self.spec().checkpointing().is_off() {
+            return CheckpointSource::Absent;
+        }
+        match &self.checkpoint.value {
+            Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
+            Some(None) => CheckpointSource::Absent,
+            None => CheckpointSource::Unknown,
+        }
     }
 
     /// What the job waits for: its start, or its run.

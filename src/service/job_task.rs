@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     core::{Core, JobEntry},
     error::ServiceError,
+    without_checkpoints::refuse_trigger,
 };
 use crate::{
     engine::{
@@ -72,6 +73,9 @@ const SETTLE_RESERVE: Duration = Duration::from_secs(3);
 
 /// The step of a start whose positions are stored: whoever takes it up from there goes on from them and moves nothing twice.
 const STORED: &str = "the positions are stored and the job begins";
+
+/// The same step of a job without checkpoints, which stores none.
+const BEGINS: &str = "the job begins";
 
 /// See the module.
 pub(crate) struct JobTask {
@@ -382,6 +386,12 @@ impl JobTask {
         let Some((operation, request)) = open.into_iter().next() else {
             return;
         };
+        let is_allowed = refuse_trigger(&self.job.name, self.job.shared().spec());
+        if let Err(error) = is_allowed {
+            // It was asked for while the job took checkpoints.
+            let outcome = failed("the job takes no checkpoints", &error);
+            return self.finish(&operation, &outcome).await;
+        }
         let request = read_request(&request, CheckpointRequest::read);
         let wanted = request.and_then(|request| request.timeout);
         let core = Arc::clone(&self.core);

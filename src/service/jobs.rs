@@ -18,14 +18,16 @@ use super::{
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
     stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
+    without_checkpoints,
 };
 use crate::{
     engine::ports::LeaseHealth,
     model::{
         code::Code,
+        commit_mode::{Checkpointing, CommitMode},
         health::Health,
         ids::JobName,
-        job::{CommitToGroup, JobSpec},
+        job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
         parked::ParkedPartition,
@@ -56,6 +58,9 @@ pub(crate) struct Standing {
     health: Health,
     lag: JobLag,
     lag_age_ms: Option<i64>,
+    checkpointing: Checkpointing,
+    commit_mode: CommitMode,
+    commit_mode_because: String,
     last_checkpoint: Option<LastCheckpoint>,
     status: Option<Arc<JobStatus>>,
     waiting: Vec<crate::model::job_status::Waiting>,
@@ -88,11 +93,7 @@ pub(crate) fn compare_now(
         brokers_at: facts.brokers.at,
         group: facts.group.recent(now),
         live,
-        checkpoint: match &facts.checkpoint.value {
-            Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
-            Some(None) => CheckpointSource::Absent,
-            None => CheckpointSource::Unknown,
-        },
+        checkpoint: facts.newest_checkpoint(),
         // Both are asked only where somebody looks at them.
         sink: None,
         ends: facts.ends(),
@@ -123,6 +124,7 @@ impl Standing {
         let live = status.as_ref().map(|status| live_of(&facts, status));
         let partitions = compare_now(core, &job.name, &facts, live.as_deref());
         let totals = totals(&partitions, status.is_some());
+        let totals = without_checkpoints::explain(totals, &partitions, &facts);
         let lag = job_lag(&totals);
         let last_checkpoint = last_checkpoint(&facts, status.as_deref(), now);
         let health = facts.health(now);
@@ -157,6 +159,7 @@ impl Standing {
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             source: &row.spec.source,
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
+            checkpointing: facts.spec().checkpointing(),
             outside_log: outside_log(&partitions),
             mode: &row.spec.startup_mode,
             mode_shadowed: shadowed,
@@ -171,6 +174,10 @@ impl Standing {
             .crash_loop(now)
             .map(|crash_loop| crash_loop_view(crash_loop, &row.spec.restart));
         let mut warnings = warnings(&facts, status.as_deref(), &partitions, now);
+        warnings.extend(without_checkpoints::warning(facts.spec()));
+        let spec = facts.spec();
+        let (checkpointing, commit_mode) = (spec.checkpointing(), spec.commit_mode());
+        let commit_mode_because = spec.commit_mode_because();
         if shadowed
             && row.pending_start.is_none()
             && let Some(last) = &last_checkpoint
@@ -190,6 +197,9 @@ impl Standing {
             since,
             lag,
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
+            checkpointing,
+            commit_mode,
+            commit_mode_because,
             last_checkpoint,
             status,
             waiting: facts.all_waiting(now),
@@ -215,6 +225,7 @@ impl Standing {
             health: self.health,
             lag: self.lag,
             lag_age_ms: self.lag_age_ms,
+            checkpointing: self.checkpointing,
             last_checkpoint: self.last_checkpoint,
             sink: self.row.spec.sink.kind(),
             connection: self.row.spec.source.connection,
@@ -259,10 +270,9 @@ impl Standing {
                 .and_then(|status| status.in_progress.as_ref())
                 .map(|attempt| attempt.id),
             group_commits: status.map(|status| status.commits.clone()),
-            commit_mode: match row.spec.source.commit_to_group {
-                CommitToGroup::OnCheckpoint => "ON_CHECKPOINTS",
-                CommitToGroup::Off => "DISABLED",
-            },
+            checkpointing: self.checkpointing,
+            commit_mode: self.commit_mode,
+            commit_mode_because: self.commit_mode_because,
             restart_required: !self.pending_fields.is_empty(),
             pending_fields: self.pending_fields,
             owner,
@@ -351,7 +361,7 @@ fn watermark_view(
 }
 
 /// The positions that belong to the ends of the logs, or the newest where those are of an older run.
-fn live_of(
+pub(crate) fn live_of(
     facts: &JobFacts,
     status: &JobStatus,
 ) -> Arc<std::collections::BTreeMap<TopicPartition, LivePartition>> {
@@ -383,7 +393,9 @@ fn last_checkpoint(
             group_commit: last.group_commit.clone(),
         });
     }
-    let stored = facts.checkpoint.value.as_ref()?.as_ref()?;
+    let CheckpointSource::Known(stored) = facts.newest_checkpoint() else {
+        return None;
+    };
     Some(LastCheckpoint {
         id: stored.id,
         kind: stored.kind,
@@ -593,8 +605,11 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
     let standing = Standing::take(core, job);
     let (counters, phases) = {
         let facts = job.shared();
-        let stored = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
-        (facts.counters.clone(), stored.map(|stored| stored.phases))
+        let phases = match facts.newest_checkpoint() {
+            CheckpointSource::Known(stored) => Some(stored.phases),
+            CheckpointSource::Unknown | CheckpointSource::Absent => None,
+        };
+        (facts.counters.clone(), phases)
     };
     let status = standing.status.as_deref();
     let newest = status.and_then(|status| status.last_checkpoint.as_ref());
@@ -630,7 +645,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             .as_ref()
             .map(|last| seconds(last.completed_at)),
         last_checkpoint_phases: newest.map(|newest| newest.phases).or(phases),
-        checkpoints_completed: counters.completed,
+        checkpoints_completed: (!standing.checkpointing.is_off()).then_some(counters.completed),
         checkpoint_failures: counters.failed,
         commits: status.map(|status| status.commits.clone()),
         records: status.map(|status| status.records),
@@ -752,6 +767,7 @@ mod tests {
                 ..JobLag::default()
             },
             lag_age_ms: None,
+            checkpointing: Checkpointing::On,
             last_checkpoint: None,
             sink: "blackhole",
             connection: "main".to_owned(),

@@ -3,7 +3,7 @@
 //! A claim of the instance id makes a new incarnation; while it is renewed in time nobody else may take the jobs. The time
 //! is counted from *before* a renewal is sent, by a clock that cannot be set, so this server always thinks it has less
 //! time than the database gives it. At two thirds of it without an answer the jobs are told to hold still; they go on when
-//! a renewal succeeds, under the same epoch, since nobody can have taken them without replacing the incarnation.
+//! a renewal succeeds, under the same epoch: one that comes after the time has run out looks first which of them were taken.
 
 use std::{
     fs::{File, TryLockError},
@@ -19,9 +19,12 @@ use super::{
     error::{Result, ServiceError},
 };
 use crate::{
-    engine::{error::StoreError, ports::LeaseHealth},
+    engine::{
+        error::StoreError,
+        ports::{JobLease, LeaseHealth},
+    },
     model::code::Code,
-    store::{ClaimInstance, Incarnation},
+    store::{ClaimInstance, Incarnation, Renewal},
 };
 
 /// The pause after a renewal or a claim that failed.
@@ -83,6 +86,8 @@ pub(crate) async fn keep_lease(core: Arc<Core>) -> Result<()> {
     let Some((incarnation, claimed_at)) = claim(&core).await? else {
         return Ok(());
     };
+    core.lease_until
+        .send_replace(claimed_at + core.settings.lease_ttl);
     core.lease_health.send_replace(LeaseHealth::Held);
     core.incarnation.send_replace(Some(incarnation.clone()));
     core.new_job.notify_one();
@@ -139,13 +144,24 @@ async fn renew(core: &Core, incarnation: &Incarnation, claimed_at: Instant) -> R
         };
         let answer = timeout_at(give_up_at, core.store.renew_instance(incarnation, ttl)).await;
         let why = match answer {
-            Ok(Ok(true)) => {
-                renewed_at = sent_at;
-                next = sent_at + ttl / 3;
-                publish(core, LeaseHealth::Held);
-                continue;
+            Ok(Ok(renewal @ (Renewal::InTime | Renewal::Late))) => {
+                // What was taken meanwhile is told before the others go on.
+                let told = match renewal {
+                    Renewal::Late => end_what_was_taken(core, incarnation).await,
+                    Renewal::InTime | Renewal::Replaced => Ok(()),
+                };
+                match told {
+                    Ok(()) => {
+                        renewed_at = sent_at;
+                        next = sent_at + ttl / 3;
+                        core.lease_until.send_replace(sent_at + ttl);
+                        publish(core, LeaseHealth::Held);
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                }
             }
-            Ok(Ok(false) | Err(StoreError::Fenced)) => {
+            Ok(Ok(Renewal::Replaced) | Err(StoreError::Fenced)) => {
                 publish(core, LeaseHealth::Lost);
                 return Err(in_use(&incarnation.instance, "and has taken over"));
             }
@@ -159,6 +175,32 @@ async fn renew(core: &Core, incarnation: &Incarnation, claimed_at: Instant) -> R
             .min(sent_at + ttl / 3)
             .max(Instant::now());
     }
+}
+
+/// Ends the runs whose jobs were taken while this server's time had run out. The runs are listed before the leases are read:
+/// each of them was begun under a lease that is there, unless somebody has taken it.
+async fn end_what_was_taken(
+    core: &Core,
+    incarnation: &Incarnation,
+) -> std::result::Result<(), StoreError> {
+    let jobs = core.jobs().into_iter();
+    let runs: Vec<_> = jobs
+        .filter_map(|job| Some((job.uid, job.shared().run.clone()?)))
+        .collect();
+    if runs.is_empty() {
+        return Ok(());
+    }
+    let owned = core.store.leases_of(incarnation).await?;
+    for (job, run) in runs {
+        let lease = JobLease {
+            job,
+            epoch: run.status().epoch,
+        };
+        if !owned.contains(&lease) {
+            run.lose_lease().await;
+        }
+    }
+    Ok(())
 }
 
 fn publish(core: &Core, health: LeaseHealth) {

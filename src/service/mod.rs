@@ -23,6 +23,7 @@ mod records;
 mod reset_offsets;
 mod restart;
 mod retention;
+mod series;
 #[cfg(test)]
 mod simulation;
 mod sink_progress;
@@ -33,6 +34,7 @@ mod start_plans;
 mod startup_mode;
 mod stop_reports;
 mod supervisor;
+mod without_checkpoints;
 
 use std::{sync::Arc, time::Duration};
 
@@ -45,8 +47,9 @@ pub use self::{
     queries::{
         Accepted, AttemptQuery, Caller, CheckpointQuery, CheckpointRef, EventQuery, JobFilter,
         JobMetrics, JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics,
-        Readiness, ReadinessCheck, RecordsQuery, SpecPrecondition,
+        Readiness, ReadinessCheck, RecordsQuery, SeriesQuery, SpecPrecondition,
     },
+    series::{SERIES_COARSE, SERIES_FINE, SERIES_RECENT, SERIES_WINDOW},
 };
 use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{
@@ -59,7 +62,7 @@ use crate::model::{
     start::{CheckpointRequest, RestartRequest, StartRequest, StopRequest},
     views::{
         AttemptList, CheckpointList, CheckpointView, DeleteReport, EventList, JobList, JobView,
-        OffsetsView, OperationList, RecordsView, ResetReport, SkipReport, SpecApplied,
+        OffsetsView, OperationList, RecordsView, ResetReport, SeriesView, SkipReport, SpecApplied,
         StartPlanView, StartupModeView,
     },
 };
@@ -394,6 +397,14 @@ impl Service {
     /// `job-not-found`, `invalid-cursor`, `invalid-request` for a kind that does not exist, `store-unreachable`.
     pub async fn events(&self, job: &JobName, query: &EventQuery) -> Result<EventList> {
         self.find_events(job, query).await
+    }
+
+    /// Shows numbers of a job over time.
+    ///
+    /// # Errors
+    /// `job-not-found`; `store-unreachable` for a job that was never read.
+    pub async fn series(&self, job: &JobName, query: &SeriesQuery) -> Result<SeriesView> {
+        self.show_series(job, query).await
     }
 
     /// Lists checkpoints, newest first.

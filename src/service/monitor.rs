@@ -322,7 +322,15 @@ async fn refresh_checkpoint_if_newer(core: &Core, job: &JobEntry) {
 /// Reads the newest checkpoint from the store.
 pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
     let asked_at = core.now();
-    let answer = timeout(DEADLINE, core.store.latest_checkpoint(job.uid)).await;
+    let is_off = job.shared().spec().checkpointing().is_off();
+    let answer = timeout(DEADLINE, async {
+        if is_off {
+            // Whatever is kept of an earlier time does not count.
+            return Ok(None);
+        }
+        core.store.latest_checkpoint(job.uid).await
+    })
+    .await;
     refresh_bounded_run(core, job).await;
     let now = core.now();
     let mut facts = job.shared();

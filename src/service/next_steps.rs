@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
+    commit_mode::Checkpointing,
     health::{Health, HealthReason, HealthStatus},
     ids::{CheckpointId, JobName},
     job::SourceSpec,
@@ -124,6 +125,7 @@ pub(crate) struct Situation<'a> {
     /// What the spec reads.
     pub(crate) source: &'a SourceSpec,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
+    pub(crate) checkpointing: Checkpointing,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
     pub(crate) outside_log: usize,
     pub(crate) mode: &'a StartupMode,
@@ -152,6 +154,9 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
             None => "starting: the positions are being worked out".to_owned(),
             Some(reason) => format!("starting, and waits: {}", wait(reason)),
         },
+        JobState::Stopping if situation.checkpointing.is_off() => {
+            "stopping: the sink is given time to have everything durable".to_owned()
+        }
         JobState::Stopping => "stopping: the last checkpoint is being taken".to_owned(),
         JobState::BackingOff => match situation.crash_loop {
             Some(crash_loop) => format!("backing off: {}", crash_loop.pause()),
@@ -161,12 +166,19 @@ pub(crate) fn summary(situation: &Situation<'_>) -> String {
             Some(failure) => format!("failed and needs a decision: {}", failure.summary),
             None => "failed and needs a decision".to_owned(),
         },
-        JobState::Running => match (situation.health.status, first) {
-            (HealthStatus::Waiting, Some(reason)) => {
-                format!("running, and waits: {}", wait(reason))
+        JobState::Running => {
+            let told = match (situation.health.status, first) {
+                (HealthStatus::Waiting, Some(reason)) => {
+                    format!("running, and waits: {}", wait(reason))
+                }
+                _ => running(situation, reason),
+            };
+            if situation.checkpointing.is_off() {
+                told.replacen("running", "running without checkpoints", 1)
+            } else {
+                told
             }
-            _ => running(situation, reason),
-        },
+        }
     }
 }
 
@@ -179,6 +191,10 @@ fn stopped(situation: &Situation<'_>) -> String {
     let goes_on = match (situation.pending_start, situation.last_checkpoint) {
         (Some(pending), _) => format!("a start begins from {}, once", pending.from.name()),
         (None, Some((id, _))) => format!("a start goes on from checkpoint {id}"),
+        (None, None) if situation.checkpointing.is_off() => format!(
+            "checkpoints are off, so a start begins by its startup mode ({})",
+            situation.mode.name()
+        ),
         (None, None) => format!(
             "it has no checkpoint, so a start begins by its startup mode ({})",
             situation.mode.name()
@@ -366,7 +382,7 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     steps.extend(
         records
             .take(RECORDS_SHOWN)
-            .flat_map(|record| past_record(curl, record)),
+            .flat_map(|record| past_record(curl, situation.checkpointing, record)),
     );
     steps.extend(
         situation
@@ -470,6 +486,15 @@ fn meaning(code: Code, choice: &Value) -> String {
         }
         .to_owned();
     }
+    if code == Code::StateNotUsed {
+        let goes_on = choice.get("offsets").is_some();
+        return if goes_on {
+            "begin where the checkpoint stands, this once"
+        } else {
+            "begin by the startup mode all the same, and pass those records over"
+        }
+        .to_owned();
+    }
     let words = choice.as_object().into_iter().flatten().next();
     let (member, value) = words.map_or(("", ""), |(member, value)| {
         (member.as_str(), value.as_str().unwrap_or_default())
@@ -511,7 +536,7 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
     )];
     let failure = situation.failure;
     if let Some(record) = record {
-        steps = past_record(curl, record);
+        steps = past_record(curl, situation.checkpointing, record);
         let again = step(
             "once the cause is mended, try the same record again",
             curl.start(None),
@@ -548,7 +573,8 @@ fn past_parked(situation: &Situation<'_>) -> Vec<NextStep> {
         .filter_map(|parked| parked.record.as_ref());
     let mut steps = Vec::new();
     for record in records.clone().take(RECORDS_SHOWN) {
-        steps.extend(past_record(curl, record));
+        // The run itself steps over them, with or without checkpoints.
+        steps.extend(past_record(curl, Checkpointing::On, record));
     }
     if records.count() > RECORDS_SHOWN {
         steps.push(step(
@@ -648,7 +674,11 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
 }
 
 /// A look at a record that cannot be processed, and the way past it.
-fn past_record(curl: Curl<'_>, record: &FailedRecord) -> Vec<NextStep> {
+fn past_record(
+    curl: Curl<'_>,
+    checkpointing: Checkpointing,
+    record: &FailedRecord,
+) -> Vec<NextStep> {
     let place = format!(
         "{}/{} at offset {}",
         record.topic, record.partition, record.offset
@@ -660,6 +690,16 @@ fn past_record(curl: Curl<'_>, record: &FailedRecord) -> Vec<NextStep> {
             record.topic, record.partition, record.offset
         )),
     );
+    let behind = start_behind(record).filter(|_| checkpointing.is_off());
+    if let Some(body) = behind {
+        let start = step(
+            format!(
+                "start behind exactly that record ({place}), once; the other partitions begin by the startup mode, since checkpoints are off"
+            ),
+            curl.start(Some(&body)),
+        );
+        return vec![look, start];
+    }
     let skip = skip_of(record).map(|body| {
         step(
             format!("leave exactly that record out ({place}) and go on; the other partitions are not moved"),
@@ -667,6 +707,16 @@ fn past_record(curl: Curl<'_>, record: &FailedRecord) -> Vec<NextStep> {
         )
     });
     [Some(look), skip].into_iter().flatten().collect()
+}
+
+/// A start behind one record, for a job that keeps no position.
+fn start_behind(record: &FailedRecord) -> Option<Value> {
+    let behind = Offset::after(record.offset)?;
+    let (topic, partition) = (&record.topic, record.partition.to_string());
+    Some(json!({
+        "from": "specific-offsets", "offsets": {topic: {partition: behind}},
+        "partitions": {topic: [record.partition]},
+    }))
 }
 
 /// The skip of one record, if there is a position behind it.
@@ -863,6 +913,7 @@ mod tests {
                     s.lag = &JobLag {
                         position: Some(0),
                         checkpoint: None,
+                        checkpoint_because: None,
                         group: None,
                         unknown_partitions: 0,
                     }
@@ -1094,6 +1145,7 @@ mod tests {
                     s.lag = &JobLag {
                         position: None,
                         checkpoint: None,
+                        checkpoint_because: None,
                         group: None,
                         unknown_partitions: 1,
                     }
@@ -1101,6 +1153,63 @@ mod tests {
                 "stopped; it has no checkpoint, so a start begins by its startup mode (earliest)",
                 &["/start-plan'", "/start?wait=30s'"],
             ),
+            case(
+                "reads without checkpoints",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| s.checkpointing = Checkpointing::Off,
+                "running without checkpoints; 12 offsets are unread",
+                &[],
+            ),
+            case(
+                "behind without checkpoints",
+                JobState::Running,
+                HealthStatus::Behind,
+                |s| s.checkpointing = Checkpointing::Off,
+                "running without checkpoints, and falls behind: why",
+                &["/offsets?only=lagging'"],
+            ),
+            case(
+                "stopped without checkpoints",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.checkpointing = Checkpointing::Off;
+                    s.last_checkpoint = None;
+                    s.lag = &JobLag {
+                        position: None,
+                        checkpoint: None,
+                        checkpoint_because: Some("checkpoints-off"),
+                        group: Some(3),
+                        unknown_partitions: 0,
+                    }
+                },
+                "stopped; checkpoints are off, so a start begins by its startup mode (earliest)",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            case(
+                "stops without checkpoints",
+                JobState::Stopping,
+                HealthStatus::Ok,
+                |s| s.checkpointing = Checkpointing::Off,
+                "stopping: the sink is given time to have everything durable",
+                &[],
+            ),
+            Case {
+                failure: Some(failure(Code::BlockedOnRecord, true)),
+                ..case(
+                    "bad record without checkpoints",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |s| s.checkpointing = Checkpointing::Off,
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &[
+                        "/records?topic=orders&partition=3&offset=90412&as=text'",
+                        "/start?wait=30s'",
+                        r#"/start?wait=30s' -d '{"from":"specific-offsets","offsets":{"orders":{"3":90413}},"partitions":{"orders":[3]}}'"#,
+                    ],
+                )
+            },
             Case {
                 failure: Some(failure(Code::BlockedOnRecord, true)),
                 ..case(
@@ -1153,6 +1262,7 @@ mod tests {
         let lag = JobLag {
             position: Some(12),
             checkpoint: Some(30),
+            checkpoint_because: None,
             group: None,
             unknown_partitions: 0,
         };
@@ -1184,6 +1294,7 @@ mod tests {
                 parked: &[],
                 lag: &lag,
                 last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+                checkpointing: Checkpointing::On,
                 lag_age_ms: Some(40),
                 source: &source,
                 outside_log: 0,
@@ -1284,6 +1395,7 @@ mod tests {
             parked: &[],
             lag: &JobLag::default(),
             last_checkpoint: None,
+            checkpointing: Checkpointing::On,
             lag_age_ms: None,
             source: &source(),
             outside_log: 0,

@@ -11,6 +11,7 @@ use super::{
     monitor::{REUSE, ask_sink, measure, refresh_checkpoint},
     oldest_unread::ask_if_unknown,
     queries::{OffsetsQuery, Only},
+    without_checkpoints,
 };
 use crate::model::{
     ids::JobName,
@@ -45,6 +46,7 @@ impl Service {
             .filter(|partition| is_meant(partition, query))
             .collect();
         let totals = totals(&chosen, running);
+        let totals = without_checkpoints::explain(totals, &chosen, &job.shared());
         let shown = chosen.into_iter().filter(|partition| {
             !query.summary && query.only.is_none_or(|only| is_notable(partition, only))
         });
@@ -81,11 +83,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
         }
     });
     let install = core.known_install().map(|install| install.short());
-    let checkpoint = match facts.checkpoint.value.as_ref() {
-        Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
-        Some(None) => CheckpointSource::Absent,
-        None => CheckpointSource::Unknown,
-    };
+    let checkpoint = facts.newest_checkpoint();
     let holds = facts.sink.current().and_then(Option::as_ref);
     // Progress in another target than the checkpoint's belongs to another time.
     let is_other = |holds: &SinkHolds| match checkpoint {
@@ -166,7 +164,7 @@ fn checkpoint_every(facts: &JobFacts) -> Option<Duration> {
     match facts.shown_state().0 {
         JobState::Stopped | JobState::BackingOff | JobState::Failed | JobState::Finished => None,
         JobState::Starting | JobState::Running | JobState::Stopping => {
-            Some(timing.interval.0 + timing.min_pause.0)
+            Some(timing.interval?.0 + timing.min_pause.0)
         }
     }
 }
@@ -190,6 +188,12 @@ fn source<T>(source: &Source<T>, now: chrono::DateTime<chrono::Utc>) -> SourceVi
 
 /// A checkpoint that was read before the store went away is still shown, with the source's status and its age.
 fn checkpoint_source(facts: &JobFacts, now: chrono::DateTime<chrono::Utc>) -> SourceView {
+    if facts.spec().checkpointing().is_off() {
+        return SourceView {
+            because: Some(without_checkpoints::BECAUSE.to_owned()),
+            ..SourceView::new(SourceStatus::Absent)
+        };
+    }
     let view = source(&facts.checkpoint, now);
     match facts.checkpoint.value.as_ref() {
         Some(Some(checkpoint)) => SourceView {

@@ -17,6 +17,7 @@ use super::{
     restart::outlives_a_stop,
     startup_mode::refuse_future_start,
     stop_reports::SinkEnd,
+    without_checkpoints::{refuse_required, refuse_restore, refuse_trigger},
 };
 use crate::{
     model::{
@@ -79,6 +80,7 @@ impl Service {
         refuse_future_start(&request.from, core.now()).map_err(|error| error.job(name))?;
         let job = core.job(name).await?;
         core.refresh(&job).await;
+        refuse_restore(name, &job.row().spec, &request.from)?;
         let plan = match &request.plan {
             Some(plan) => Some(self.usable_plan(name, plan).await?),
             None => None,
@@ -140,6 +142,7 @@ impl Service {
         let core = &self.core;
         let job = core.job(name).await?;
         core.refresh(&job).await;
+        refuse_required(name, job.shared().spec(), request.checkpoint)?;
         let mut new = self.new_operation(
             &job,
             OperationKind::Stop,
@@ -190,16 +193,20 @@ impl Service {
         let row = job.row();
         let end = SinkEnd::of_closed(&self.core, &row).await;
         let newest = self.core.store.latest_checkpoint(row.uid).await?;
+        let newest = newest.filter(|_| !row.spec.checkpointing().is_off());
         // The last checkpoint of a stop covers everything; of what came after another one nothing is known any more.
         let covers_all = newest
             .as_ref()
-            .is_none_or(|newest| newest.kind == CheckpointKind::Stop);
+            .map_or(!row.spec.checkpointing().is_off(), |newest| {
+                newest.kind == CheckpointKind::Stop
+            });
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         Ok(StopReport {
             checkpoint: None,
+            group_commit: None,
             position_lag: None,
             will_replay: end.will_replay(covers_all.then_some(0)),
-            resume_from: end.resume_from(newest, row.spec.startup_mode.name()),
+            resume_from: end.resume_from(newest, &row.spec),
             fence: end.fence,
             warnings: end.warnings(),
         })
@@ -214,6 +221,7 @@ impl Service {
         let core = &self.core;
         core.refuse_when_stopping()?;
         let job = core.job(name).await?;
+        refuse_trigger(name, job.shared().spec())?;
         if job.shared().run.is_none() {
             let state = job.state();
             return Err(ServiceError::new(

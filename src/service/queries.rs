@@ -12,6 +12,7 @@ use crate::model::{
     limits::LimitsSpec,
     offset::Offset,
     operation::{Operation, OperationKind, OperationStatus},
+    series::SeriesName,
     stages::StageTimes,
     topic::TopicPartition,
     views::{JobLag, PartitionLag},
@@ -110,6 +111,17 @@ pub struct CheckpointQuery {
     pub limit: usize,
     /// Where the page begins: a cursor of the page before.
     pub after: Option<String>,
+}
+
+/// Which numbers of a job to show over time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeriesQuery {
+    /// Which.
+    pub names: Vec<SeriesName>,
+    /// How much time before now: whole steps.
+    pub window: Duration,
+    /// Between two points: a multiple of what is kept for such a window.
+    pub step: Duration,
 }
 
 /// Which runs of a job to list, newest first.
@@ -278,8 +290,8 @@ pub struct JobMetrics {
     pub last_checkpoint_at: Option<f64>,
     /// What the phases of the newest completed checkpoint took.
     pub last_checkpoint_phases: Option<CheckpointPhases>,
-    /// Checkpoints completed since this server started.
-    pub checkpoints_completed: u64,
+    /// Checkpoints completed since this server started; `None` for a job that takes none.
+    pub checkpoints_completed: Option<u64>,
     /// Attempts that failed since this server started, by code.
     pub checkpoint_failures: BTreeMap<String, u64>,
     /// Commits to the group in this run; `None` when it does not run.

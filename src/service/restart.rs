@@ -10,6 +10,7 @@ use super::{
     operations::accepted,
     queries::{Accepted, Caller},
     startup_mode::refuse_future_start,
+    without_checkpoints::{refuse_required, refuse_restore},
 };
 use crate::{
     model::{
@@ -36,6 +37,8 @@ impl Service {
         refuse_future_start(&start.from, core.now()).map_err(|error| error.job(name))?;
         let job = core.job(name).await?;
         core.refresh(&job).await;
+        refuse_restore(name, &job.row().spec, &start.from)?;
+        refuse_required(name, job.shared().spec(), request.stop.checkpoint)?;
         if let Some(plan) = &start.plan {
             let plan = self.usable_plan(name, plan).await?;
             if job.shared().run.is_some() {

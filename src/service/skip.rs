@@ -13,6 +13,7 @@ use super::{
     queries::{Accepted, Caller},
     sink_progress::{self, make_sink},
     start_plans::{Intent, StartQuestion, StartState, gather},
+    without_checkpoints::refuse_skip,
 };
 use crate::{
     model::{
@@ -211,6 +212,9 @@ impl Service {
             let created = core.store.insert_finished_operation(&new, &outcome).await?;
             return accepted(name, created, None);
         }
+        if job.shared().run.is_none() {
+            refuse_skip(name, &job.row().spec, request)?;
+        }
         let created = core.store.create_operation(&new, None).await?;
         let accepted = accepted(name, created, None)?;
         job.wake.notify_one();
@@ -240,6 +244,7 @@ impl Service {
             });
         }
         let row = job.row();
+        refuse_skip(name, &row.spec, request)?;
         let intent = Intent::automatic();
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;

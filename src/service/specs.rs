@@ -12,11 +12,13 @@ use super::{
     error::{Result, ServiceError},
     queries::{Caller, SpecPrecondition},
     startup_mode::{refuse_future_mode, stale_generation},
+    without_checkpoints,
 };
 use crate::{
     engine::{JobHandle, error::ErrorClass, ports::KafkaCluster, topics},
     model::{
         code::Code,
+        commit_mode::Checkpointing,
         field_error::FieldError,
         ids::JobName,
         job::{JobSpec, NewPartitions},
@@ -100,6 +102,10 @@ impl Service {
             job.measure_soon.notify_one();
         }
         warnings.extend(self.shadow_warnings(&job, before.as_ref(), &spec).await);
+        warnings.extend(
+            self.checkpointing_warning(&job, before.as_ref(), &spec)
+                .await,
+        );
         let operation = if created && start_on_create {
             Some(
                 self.ask_start(name, &StartRequest::auto(), caller)
@@ -270,6 +276,7 @@ impl Service {
             .map_err(|faults| ServiceError::faults(faults, Code::InvalidSpec).job(name))?;
         warnings.extend(about_topics);
         let Some(row) = current else {
+            warnings.extend(without_checkpoints::change_warning(None, &spec, None));
             let view = SpecApplied {
                 job: name.clone(),
                 generation: 1,
@@ -284,6 +291,8 @@ impl Service {
         };
         let job = self.core.remember(row.clone());
         warnings.extend(self.shadow_warnings(&job, Some(&row.spec), &spec).await);
+        let about_checkpoints = self.checkpointing_warning(&job, Some(&row.spec), &spec);
+        warnings.extend(about_checkpoints.await);
         let changed = row.spec != spec;
         let would_be = JobRow {
             generation: row.generation + i64::from(changed),
@@ -303,7 +312,8 @@ impl Service {
         before: Option<&JobSpec>,
         spec: &JobSpec,
     ) -> Vec<Warning> {
-        if before.is_none_or(|before| before.startup_mode == spec.startup_mode) {
+        let is_same = before.is_none_or(|before| before.startup_mode == spec.startup_mode);
+        if is_same || spec.checkpointing().is_off() {
             return Vec::new();
         }
         match self.core.store.latest_checkpoint(job.uid).await {
@@ -316,6 +326,21 @@ impl Service {
             }],
             Ok(None) | Err(_) => Vec::new(),
         }
+    }
+
+    /// Turning checkpoints off or on is said, and what becomes of the ones there are.
+    async fn checkpointing_warning(
+        &self,
+        job: &JobEntry,
+        before: Option<&JobSpec>,
+        spec: &JobSpec,
+    ) -> Option<Warning> {
+        let newest = match spec.checkpointing() {
+            Checkpointing::Off => self.core.store.latest_checkpoint(job.uid).await,
+            Checkpointing::On => Ok(None),
+        };
+        let newest = newest.ok().flatten().map(|newest| newest.id);
+        without_checkpoints::change_warning(before, spec, newest)
     }
 
     pub(super) async fn merge_spec(
@@ -526,6 +551,7 @@ fn merge_spec(document: &mut Value, patch: &Value) {
         }
     }
     merge(document, patch);
+    keep_null_interval(document, patch);
 }
 
 /// Merges a patch into a document as RFC 7396 says: null removes, objects merge, everything else replaces.
@@ -546,6 +572,17 @@ fn merge(document: &mut Value, patch: &Value) {
         } else {
             merge(members.entry(name.clone()).or_insert(Value::Null), value);
         }
+    }
+}
+
+/// In a merge patch null takes a member away, and gives it its default. Of the one member where null is a value of its own
+/// nobody means that: it turns checkpoints off, like in a document.
+fn keep_null_interval(document: &mut Value, patch: &Value) {
+    let is_null = patch.pointer("/checkpoint/interval") == Some(&Value::Null);
+    if let Some(checkpoint) = document.get_mut("checkpoint").filter(|_| is_null)
+        && let Some(members) = checkpoint.as_object_mut()
+    {
+        members.insert("interval".to_owned(), Value::Null);
     }
 }
 
@@ -707,6 +744,29 @@ mod tests {
             assert_eq!(document["restart"], restart, "{patch}");
             assert_eq!(document["source"]["stop_at"], stop_at, "{patch}");
             assert_eq!(document["source"]["topics"], json!(["orders"]), "{patch}");
+        }
+    }
+
+    #[test]
+    fn null_as_the_interval_of_checkpoints_is_a_value() {
+        let spec = json!({"checkpoint": {"interval": "10s", "timeout": "60s"}});
+        for (patch, expected) in [
+            (
+                json!({"checkpoint": {"interval": null}}),
+                json!({"interval": null, "timeout": "60s"}),
+            ),
+            (
+                json!({"checkpoint": {"interval": "3s"}}),
+                json!({"interval": "3s", "timeout": "60s"}),
+            ),
+            (
+                json!({"checkpoint": {"timeout": null}}),
+                json!({"interval": "10s"}),
+            ),
+        ] {
+            let mut document = spec.clone();
+            merge_spec(&mut document, &patch);
+            assert_eq!(document["checkpoint"], expected, "{patch}");
         }
     }
 

@@ -113,6 +113,10 @@ impl Advice<'_> {
                 percent(shares.rate_limit),
                 self.status.limits
             ),
+            BottleneckKind::Alignment => format!(
+                "{} {of} it waited although there were unread records in the logs: those of partitions that are held back until the watermarks of the others have come as far",
+                percent(shares.alignment)
+            ),
             BottleneckKind::None => format!(
                 "{} {of} it waited for records, and everything that was known to be in the logs was read",
                 percent(shares.idle)
@@ -139,11 +143,17 @@ impl Advice<'_> {
                 }
                 SinkSpec::Blackhole => "Raise parallelism.",
             },
+            BottleneckKind::Checkpoint if self.spec.checkpointing().is_off() => {
+                "Raise source.commit_interval: each commit waits until the sink has made everything durable, and no records are taken meanwhile."
+            }
             BottleneckKind::Checkpoint => {
                 "Raise checkpoint.interval: each checkpoint waits until the sink has made everything durable, and takes no records meanwhile. If the time that one takes (last_checkpoint, phases) grows with it, the sink is too slow and not the checkpoints too many."
             }
             BottleneckKind::RateLimit => {
                 "Raise the limits, or set them to null; that counts at once, without a restart."
+            }
+            BottleneckKind::Alignment => {
+                "A partition is behind the others in event time. /offsets shows each watermark: find out why it is slow or quiet. A larger watermark.alignment.max_drift lets the others go further ahead, a shorter watermark.idle_after gives up sooner on quiet ones."
             }
             BottleneckKind::None => return None,
         };
@@ -164,6 +174,9 @@ impl Advice<'_> {
                 SinkSpec::Log { .. } => vec!["/sink"],
                 SinkSpec::Blackhole => vec!["/parallelism"],
             },
+            BottleneckKind::Checkpoint if self.spec.checkpointing().is_off() => {
+                vec!["/source/commit_interval"]
+            }
             BottleneckKind::Checkpoint => vec!["/checkpoint/interval"],
             BottleneckKind::RateLimit => [
                 ("/limits/records_per_s", limits.records_per_s),
@@ -172,6 +185,9 @@ impl Advice<'_> {
             .into_iter()
             .filter_map(|(pointer, limit)| limit.and(Some(pointer)))
             .collect(),
+            BottleneckKind::Alignment => {
+                vec!["/watermark/alignment/max_drift", "/watermark/idle_after"]
+            }
             BottleneckKind::None => Vec::new(),
         };
         pointers.into_iter().map(str::to_owned).collect()
@@ -189,7 +205,7 @@ impl Advice<'_> {
                 let none = json!({"limits": {"records_per_s": null, "bytes_per_s": null}});
                 vec![self.patch("only if it may go as fast as it can", &none)]
             }
-            BottleneckKind::None => Vec::new(),
+            BottleneckKind::Alignment | BottleneckKind::None => Vec::new(),
         }
     }
 
@@ -214,7 +230,11 @@ impl Advice<'_> {
     }
 
     fn longer_interval(&self) -> Vec<NextStep> {
-        let now = self.spec.checkpoint.interval.0;
+        let Some(now) = self.spec.checkpoint.interval else {
+            // What a longer one of the commits costs depends on the startup mode; the hint names the setting.
+            return Vec::new();
+        };
+        let now = now.0;
         let longer = (now * 4).min(LONGEST_INTERVAL);
         if longer <= now {
             return Vec::new();

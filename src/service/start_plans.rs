@@ -18,6 +18,7 @@ use super::{
     next_steps::{Curl, RefusedStart, choices, with_decision},
     sink_progress::{self, make_sink},
     startup_mode::{mode_effect, refuse_future_start},
+    without_checkpoints,
 };
 use crate::{
     engine::{
@@ -28,12 +29,14 @@ use crate::{
     model::{
         checkpoint::{Checkpoint, CheckpointKind, CheckpointPhases, CheckpointStatus},
         code::Code,
+        commit_mode::Checkpointing,
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::{JobSpec, NewPartitions, SourceSpec},
         resolver::{
             BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
             ProgressKnown, ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis,
-            StartInputs, StartPolicies, Warning, needed_facts, resolve_ends, resolve_positions,
+            StartInputs, StartPolicies, StateUse, Warning, needed_facts, resolve_ends,
+            resolve_positions,
         },
         start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         stop_at::{BoundedRun, StopAt},
@@ -91,6 +94,10 @@ impl Intent {
 pub(crate) struct StartState {
     pub(crate) newest: Option<RestorableState>,
     pub(crate) chosen: Option<RestorableState>,
+    /// The newest checkpoint of a job that takes none any more, until a start has set it aside.
+    pub(crate) left: Option<RestorableState>,
+    /// The newest checkpoint that a run without checkpoints has outdated, for a job that takes them again.
+    pub(crate) outdated: Option<CheckpointId>,
     /// The bounded run that a start may go on with.
     pub(crate) run: Option<BoundedRun>,
 }
@@ -108,6 +115,14 @@ impl StartState {
             }
             None => None,
         };
+        let (newest, left) = match row.spec.checkpointing() {
+            Checkpointing::On => (newest, None),
+            Checkpointing::Off => (None, newest),
+        };
+        let outdated = match (&newest, row.spec.checkpointing()) {
+            (None, Checkpointing::On) => without_checkpoints::outdated(core, row.uid).await?,
+            (Some(_), _) | (None, Checkpointing::Off) => None,
+        };
         let run = match &row.spec.source.stop_at {
             Some(_) => core.store.bounded_run(row.uid).await?,
             None => None,
@@ -116,6 +131,8 @@ impl StartState {
             return Ok(Self {
                 newest,
                 chosen: None,
+                left,
+                outdated,
                 run,
             });
         };
@@ -132,6 +149,8 @@ impl StartState {
                     .job(&row.name)
                 })?)
             }
+            // Only the group is moved to it: see `refuse_restore`.
+            None if left.is_some() => left.clone(),
             None if newest.is_none() => {
                 return Err(ServiceError::new(
                     Code::CheckpointNotFound,
@@ -144,6 +163,8 @@ impl StartState {
         Ok(Self {
             newest,
             chosen,
+            left,
+            outdated,
             run,
         })
     }
@@ -292,6 +313,12 @@ impl<'a> StartQuestion<'a> {
             isolation: source.isolation,
             startup_mode: &self.spec.startup_mode,
             state: self.state.newest.as_ref(),
+            state_use: match self.spec.checkpointing() {
+                Checkpointing::On => StateUse::Counts,
+                Checkpointing::Off => StateUse::Off {
+                    left: self.state.left.as_ref(),
+                },
+            },
             chosen: self.state.chosen.as_ref(),
             sink: self.sink,
             from: &self.intent.from,
@@ -328,6 +355,17 @@ impl<'a> StartQuestion<'a> {
         }
         if let Some(nothing) = self.nothing_to_read(&resolved) {
             resolved.summary = nothing;
+        }
+        resolved
+            .warnings
+            .extend(without_checkpoints::warning(self.spec));
+        if let Some(newest) = self
+            .state
+            .outdated
+            .filter(|_| resolved.basis == StartBasis::StartupMode)
+        {
+            let warning = without_checkpoints::outdated_warning(newest, &self.spec.startup_mode);
+            resolved.warnings.push(warning);
         }
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
@@ -568,8 +606,9 @@ impl Service {
             resolved,
             valid_until: core.now() + VALID_FOR,
         };
-        // What the sink has not said cannot be promised.
+        // What the sink has not said cannot be promised, and a job without state keeps nothing.
         let can_be_promised = plan.resolved.blockers.is_empty()
+            && !row.spec.checkpointing().is_off()
             && plan.resolved.sink.progress != ProgressKnown::Unknown;
         let kept = can_be_promised && self.keep_plan(&plan).await;
         Ok(self.plan_view(&row, state.newest.is_some(), plan, kept))
@@ -680,6 +719,7 @@ impl Service {
         core.refresh(&job).await;
         let row = job.row();
         let intent = Intent::of_operator(request, row.pending_start.as_ref());
+        without_checkpoints::refuse_restore(name, &row.spec, &intent.from)?;
         let state = StartState::read(core, &row, &intent.from).await?;
         let cluster = core.cluster(&row.spec.source.connection)?;
         // The sink after the checkpoint: were it the other way round, a running job would seem to be ahead of its sink.

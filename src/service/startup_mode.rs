@@ -158,6 +158,10 @@ impl Service {
     }
 
     async fn newest_checkpoint_id(&self, job: &JobEntry) -> Result<Option<CheckpointId>> {
+        if job.row().spec.checkpointing().is_off() {
+            // Whatever is kept of an earlier time does not count.
+            return Ok(None);
+        }
         let newest = self.core.store.latest_checkpoint(job.uid).await?;
         Ok(newest.map(|checkpoint| checkpoint.id))
     }

@@ -14,6 +14,7 @@ use crate::{
         checkpoint::CheckpointPosition,
         code::Code,
         ids::{CheckpointId, LeaseEpoch},
+        job::JobSpec,
         resolver::{SinkProgress, Warning},
         topic::TopicPartition,
         views::{Fence, SourceStatus},
@@ -115,10 +116,13 @@ impl SinkEnd {
     pub(crate) fn resume_from(
         &self,
         newest: Option<(CheckpointId, &BTreeMap<TopicPartition, CheckpointPosition>)>,
-        mode: &str,
+        spec: &JobSpec,
     ) -> String {
         let Some((id, positions)) = newest else {
-            return format!("startup mode {mode}");
+            let mode = spec.startup_mode.name();
+            let off = spec.checkpointing().is_off();
+            let why = if off { " (checkpoints are off)" } else { "" };
+            return format!("startup mode {mode}{why}");
         };
         let beyond = self.progress.iter().flatten().filter(|(partition, held)| {
             positions.get(*partition).is_some_and(|stored| {
@@ -219,9 +223,15 @@ mod tests {
                 "checkpoint 9, and where the sink stands beyond it in 2 partitions",
             ),
         ];
+        let document = serde_json::json!({
+            "source": {"connection": "main", "topics": ["orders"]},
+            "startup_mode": {"mode": "latest"}, "sink": {"type": "blackhole"},
+        });
+        let spec = JobSpec::read(&crate::model::JobName::new("orders").unwrap(), &document);
+        let spec = spec.unwrap();
         for (end, words) in rows {
-            assert_eq!(end.resume_from(newest, "latest"), words, "{end:?}");
-            assert_eq!(end.resume_from(None, "latest"), "startup mode latest");
+            assert_eq!(end.resume_from(newest, &spec), words, "{end:?}");
+            assert_eq!(end.resume_from(None, &spec), "startup mode latest");
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     core::{Core, JobEntry},
     job_task::JobTask,
-    monitor, oldest_unread,
+    monitor, oldest_unread, series,
 };
 use crate::model::job_state::{DesiredState, JobState};
 
@@ -32,6 +32,14 @@ pub(crate) async fn supervise(core: Arc<Core>) {
     let readers = oldest_unread::turnstile();
     if !claimed(&core).await {
         return;
+    }
+    {
+        let core = Arc::clone(&core);
+        tasks.spawn(async move {
+            let stopping = core.stopping.clone();
+            let keep = || series::keep_series(Arc::clone(&core));
+            until_it_ends("the keeping of series", &stopping, keep).await;
+        });
     }
     let mut rounds = 0_u32;
     let mut recovered = false;

@@ -8,9 +8,10 @@ use sqlx::{PgConnection, types::Json};
 
 use super::{
     Result, StartRecord, Store,
+    checkpoints::Inserted,
     events::note,
     jobs::{forget_run, instance_actor, write_state},
-    words::{document, read_word, word},
+    words::{document, read_word, storable, word},
 };
 use crate::{
     engine::{error::StoreError, ports::JobLease},
@@ -140,20 +141,21 @@ pub(super) async fn begin(
     connection: &mut PgConnection,
     lease: &JobLease,
     owner: &str,
-    start: CheckpointId,
+    start: Option<CheckpointId>,
     record: &StartRecord,
 ) -> Result<()> {
     close_lost(connection, lease.job).await?;
     sqlx::query!(
-        "INSERT INTO attempts (job_uid, id, kind, epoch, instance, generation, operation_id, checkpoint_id)
-         SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5, $6, $7 FROM attempts WHERE job_uid = $1",
+        "INSERT INTO attempts (job_uid, id, kind, epoch, instance, generation, operation_id, checkpoint_id, without_checkpoints)
+         SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5, $6, $7, $8 FROM attempts WHERE job_uid = $1",
         lease.job.0,
         word(&record.kind)?,
         lease.epoch.0,
         owner,
         record.generation,
         record.operation.as_ref().map(|(id, _)| id.as_str()),
-        start.0,
+        start.map(|start| start.0),
+        record.without_checkpoints.as_deref().map(storable),
     )
     .execute(&mut *connection)
     .await?;
@@ -173,6 +175,25 @@ async fn forget_old(connection: &mut PgConnection, job: JobUid) -> Result<()> {
     .execute(connection)
     .await?;
     Ok(())
+}
+
+/// Whether this lease has begun a run already: by that a start that keeps no checkpoint knows its own repetition.
+pub(super) async fn begun_before(
+    connection: &mut PgConnection,
+    lease: &JobLease,
+) -> Result<Inserted> {
+    let begun = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM attempts WHERE job_uid = $1 AND epoch = $2 AND without_checkpoints IS NOT NULL) AS "any!""#,
+        lease.job.0,
+        lease.epoch.0,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(if begun {
+        Inserted::Before
+    } else {
+        Inserted::Now
+    })
 }
 
 /// Closes the run that a dead owner has left open.
@@ -277,7 +298,7 @@ async fn select(
     before: Option<i64>,
 ) -> Result<Vec<Attempt>> {
     let rows = sqlx::query!(
-        r#"SELECT id, kind, epoch, instance, generation, operation_id, checkpoint_id, started_at, ended_at, outcome,
+        r#"SELECT id, kind, epoch, instance, generation, operation_id, checkpoint_id, without_checkpoints, started_at, ended_at, outcome,
                   cause AS "cause: Json<JobFailure>", records, bytes, first_of_loop
            FROM attempts WHERE job_uid = $1 AND ($2::bigint IS NULL OR id < $2) ORDER BY id DESC LIMIT $3"#,
         job.0,
@@ -302,6 +323,7 @@ async fn select(
                 generation: row.generation,
                 operation: row.operation_id.as_deref().map(OperationId::from_text),
                 checkpoint: row.checkpoint_id.map(CheckpointId),
+                without_checkpoints: row.without_checkpoints,
                 instance: row.instance,
                 epoch: LeaseEpoch(row.epoch),
             })

@@ -90,6 +90,8 @@ pub struct StartRecord {
     /// Positions that the start moved because their logs do not hold them, or are those of other topics, as the history tells
     /// them: one object for each.
     pub moved: Vec<serde_json::Value>,
+    /// Of a job without checkpoints: where the run begins, in words. Then no checkpoint is stored.
+    pub without_checkpoints: Option<String>,
     /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
     pub operation: Option<(OperationId, String)>,
 }
@@ -134,6 +136,7 @@ impl Store {
 
     /// Stores the `start` checkpoint and everything that becomes true with it: the job runs, under this spec; the one-shot
     /// start that was read is used up; what it set aside is superseded. Fenced; repeating it after an unknown outcome succeeds.
+    /// Of a job without checkpoints everything but the checkpoint.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -149,15 +152,22 @@ impl Store {
             &lease,
             move |connection, owner| {
                 Box::pin(async move {
+                    let keeps = record.without_checkpoints.is_none();
                     // Asked before there is a new one: only without state the start has used the startup mode.
-                    let had_state = has_state(connection, lease.job).await?;
-                    match insert_completed(connection, &lease, &row).await? {
+                    let had_state = keeps && has_state(connection, lease.job).await?;
+                    let inserted = if keeps {
+                        insert_completed(connection, &lease, &row).await?
+                    } else {
+                        attempts::begun_before(connection, &lease).await?
+                    };
+                    match inserted {
                         Inserted::Before => return Ok(()),
                         Inserted::Now => {}
                     }
                     begin_run(connection, &lease, &row, &record, had_state).await?;
-                    attempts::begin(connection, &lease, &owner, row.id, &record).await?;
-                    if record.kind.is_automatic() {
+                    let start = keeps.then_some(row.id);
+                    attempts::begin(connection, &lease, &owner, start, &record).await?;
+                    if keeps && record.kind.is_automatic() {
                         mark_automatic(connection, &lease, &row).await?;
                         if record.kind == AttemptKind::AfterCrash {
                             replace_repeated_start(connection, &lease, &row).await?;
@@ -166,7 +176,7 @@ impl Store {
                         delete_superfluous(connection, lease.job).await?;
                     }
                     let details = json!({
-                        "checkpoint": row.id, "epoch": lease.epoch, "generation": record.generation,
+                        "checkpoint": start, "without_checkpoints": &record.without_checkpoints, "epoch": lease.epoch, "generation": record.generation,
                         "consumed": &record.consumed_pending, "set_aside": record.set_aside,
                         "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
@@ -306,6 +316,15 @@ impl CheckpointStore for Store {
                     note(connection, job, "positions-decided", &actor, &details).await
                 })
             },
+        )
+        .await
+    }
+
+    async fn hold(&self, lease: &JobLease) -> Result<()> {
+        self.fenced(
+            format!("hold the lease of job {}", lease.job),
+            lease,
+            |_, _| Box::pin(async { Ok(()) }),
         )
         .await
     }

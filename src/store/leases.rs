@@ -41,6 +41,17 @@ pub enum ClaimInstance {
     },
 }
 
+/// What a sign of life found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// The one before still held: nobody can have taken anything.
+    InTime,
+    /// The one before had run out: jobs may have been taken meanwhile, see [`Store::leases_of`].
+    Late,
+    /// Another process has taken the instance id, and all jobs must stop.
+    Replaced,
+}
+
 impl Store {
     /// Takes an instance id for this process. A predecessor on the same host is replaced at once: the caller holds the lock
     /// file that proves it dead.
@@ -60,19 +71,28 @@ impl Store {
                     instance,
                     id: Uuid::new_v4(),
                 };
-                // On a conflict the row is locked, and judged as it is now.
+                let seen = sqlx::query_scalar!(
+                    "SELECT incarnation FROM instances WHERE id = $1",
+                    incarnation.instance
+                )
+                .fetch_optional(&mut *connection)
+                .await?;
+                // On a conflict the row is locked, and judged as it is now. A claim replaces what it has seen only: one that
+                // its process sent and died, and that arrives late, must not replace the successor.
                 let claimed = sqlx::query_scalar!(
                     r#"INSERT INTO instances (id, incarnation, host, expires_at)
                        VALUES ($1, $2, $3, clock_timestamp() + $4)
                        ON CONFLICT (id) DO UPDATE
                        SET incarnation = excluded.incarnation, host = excluded.host, expires_at = excluded.expires_at,
                            claimed_at = clock_timestamp()
-                       WHERE instances.host = excluded.host OR instances.expires_at <= clock_timestamp()
+                       WHERE (instances.host = excluded.host OR instances.expires_at <= clock_timestamp())
+                         AND instances.incarnation = $5
                        RETURNING 1 AS "one!""#,
                     incarnation.instance,
                     incarnation.id,
                     host,
                     ttl,
+                    seen,
                 )
                 .fetch_optional(&mut *connection)
                 .await?;
@@ -80,12 +100,16 @@ impl Store {
                     return Ok(ClaimInstance::Claimed(incarnation));
                 }
                 let holder = sqlx::query!(
-                    r#"SELECT host, (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint AS "expires_in_ms!"
+                    r#"SELECT host, incarnation, (extract(epoch FROM expires_at - clock_timestamp()) * 1000)::bigint AS "expires_in_ms!"
                        FROM instances WHERE id = $1"#,
                     incarnation.instance,
                 )
                 .fetch_one(connection)
                 .await?;
+                if Some(holder.incarnation) != seen {
+                    let why = "another claim of it came in between".to_owned();
+                    return Err(StoreError::Unavailable(why));
+                }
                 Ok(ClaimInstance::HeldByOtherHost {
                     host: holder.host,
                     expires_in: Duration::from_millis(
@@ -97,29 +121,78 @@ impl Store {
         .await
     }
 
-    /// Says that this process lives, for `ttl` from now by the database's clock. `false`: another process has taken the
-    /// instance id, and all jobs must stop. Answers within 2 s, one way or the other.
+    /// Says that this process lives, for `ttl` from now by the database's clock. Answers within 2 s, one way or the other.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub async fn renew_instance(&self, incarnation: &Incarnation, ttl: Duration) -> Result<bool> {
+    pub async fn renew_instance(
+        &self,
+        incarnation: &Incarnation,
+        ttl: Duration,
+    ) -> Result<Renewal> {
         let (incarnation, ttl) = (incarnation.clone(), interval(ttl)?);
         self.renewal(
             format!("renew instance {}", incarnation.instance),
             move |connection| {
                 Box::pin(async move {
-                    let renewed = sqlx::query!(
-                        "UPDATE instances SET expires_at = clock_timestamp() + $3 WHERE id = $1 AND incarnation = $2",
+                    // Locked first, so that the time that was left is the one at which nobody could take anything any more.
+                    let in_time = sqlx::query_scalar!(
+                        r#"WITH before AS (SELECT id, expires_at FROM instances WHERE id = $1 AND incarnation = $2 FOR UPDATE)
+                           UPDATE instances SET expires_at = clock_timestamp() + $3 FROM before WHERE instances.id = before.id
+                           RETURNING before.expires_at > clock_timestamp() AS "in_time!""#,
                         incarnation.instance,
                         incarnation.id,
                         ttl,
                     )
-                    .execute(connection)
+                    .fetch_optional(connection)
                     .await?;
-                    Ok(renewed.rows_affected() == 1)
+                    Ok(match in_time {
+                        Some(true) => Renewal::InTime,
+                        Some(false) => Renewal::Late,
+                        None => Renewal::Replaced,
+                    })
                 })
             },
         )
+        .await
+    }
+
+    /// The jobs that an incarnation owns.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn leases_of(&self, incarnation: &Incarnation) -> Result<Vec<JobLease>> {
+        let incarnation = incarnation.clone();
+        self.renewal(
+            format!("read the leases of instance {}", incarnation.instance),
+            move |connection| {
+                Box::pin(async move {
+                    let owned = sqlx::query!(
+                        "SELECT job_uid, epoch FROM job_leases WHERE owner = $1",
+                        incarnation.id
+                    )
+                    .fetch_all(connection)
+                    .await?;
+                    let lease = owned.into_iter().map(|row| JobLease {
+                        job: JobUid(row.job_uid),
+                        epoch: LeaseEpoch(row.epoch),
+                    });
+                    Ok(lease.collect())
+                })
+            },
+        )
+        .await
+    }
+
+    /// Whether a lease is still held: then nobody else has written for the job since it was taken.
+    ///
+    /// # Errors
+    /// `Fenced` when it is not.
+    pub async fn holds(&self, lease: &JobLease) -> Result<()> {
+        let job = lease.job;
+        self.fenced(format!("look at the lease of job {job}"), lease, |_, _| {
+            Box::pin(async { Ok(()) })
+        })
         .await
     }
 
@@ -173,10 +246,18 @@ async fn take(
     job: JobUid,
     incarnation: &Incarnation,
 ) -> Result<Option<JobLease>> {
-    let seen = sqlx::query_scalar!("SELECT epoch FROM job_leases WHERE job_uid = $1", job.0)
-        .fetch_optional(&mut *connection)
-        .await?
-        .ok_or(StoreError::NoSuchJob)?;
+    let seen = sqlx::query!(
+        "SELECT epoch, owner FROM job_leases WHERE job_uid = $1",
+        job.0
+    )
+    .fetch_optional(&mut *connection)
+    .await?
+    .ok_or(StoreError::NoSuchJob)?;
+    if let Some(owner) = seen.owner.filter(|owner| *owner != incarnation.id)
+        && !is_dead(connection, owner).await?
+    {
+        return known(connection, incarnation).await;
+    }
     // `epoch = seen`: of two takers the second waits for the first one's row lock and would then judge the new owner by
     // a snapshot of `instances` in which that owner may not be yet.
     let epoch = sqlx::query_scalar!(
@@ -187,7 +268,7 @@ async fn take(
            AND EXISTS (SELECT FROM instances i WHERE i.incarnation = $3)
          RETURNING epoch",
         job.0,
-        seen,
+        seen.epoch,
         incarnation.id,
         incarnation.instance,
     )
@@ -199,8 +280,39 @@ async fn take(
             epoch: LeaseEpoch(epoch),
         }));
     }
+    known(connection, incarnation).await
+}
+
+/// Whether an owner's time has run out, or another incarnation has its instance id.
+///
+/// One whose time has run out is locked: a renewal that is on its way waits until the lease is taken, and then finds itself
+/// late. One that came first is seen, because the lock waits for it.
+async fn is_dead(connection: &mut PgConnection, owner: Uuid) -> Result<bool> {
+    let expired = sqlx::query_scalar!(
+        r#"SELECT 1 AS "one!" FROM instances WHERE incarnation = $1 AND expires_at <= clock_timestamp() FOR SHARE"#,
+        owner,
+    )
+    .fetch_optional(&mut *connection)
+    .await?;
+    if expired.is_some() {
+        return Ok(true);
+    }
+    let exists = sqlx::query_scalar!(
+        r#"SELECT EXISTS (SELECT FROM instances WHERE incarnation = $1) AS "exists!""#,
+        owner,
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(!exists)
+}
+
+/// What a taker hears that has got nothing: it is itself out if its incarnation was replaced.
+async fn known(
+    connection: &mut PgConnection,
+    incarnation: &Incarnation,
+) -> Result<Option<JobLease>> {
     let known = sqlx::query_scalar!(
-        r#"SELECT EXISTS (SELECT FROM instances WHERE incarnation = $1) AS "known!""#,
+        r#"SELECT EXISTS (SELECT FROM instances WHERE incarnation = $1) AS "exists!""#,
         incarnation.id,
     )
     .fetch_one(connection)

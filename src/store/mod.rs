@@ -37,7 +37,7 @@ pub use attempts::{AttemptEnd, NeverBegun};
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
 pub use deletions::HistoryEntry;
 pub use jobs::{CancelStart, JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};
-pub use leases::{ClaimInstance, Incarnation};
+pub use leases::{ClaimInstance, Incarnation, Renewal};
 pub use operations::{
     CreateOperation, IdempotencyKey, NewOperation, OperationFilter, OperationOutcome,
 };

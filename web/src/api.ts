@@ -44,6 +44,9 @@ export interface LastCheckpoint {
   group_commit?: GroupCommit | null;
 }
 
+/** Whether a job takes checkpoints; one that does not has no state. */
+export type Checkpointing = 'on' | 'off';
+
 export interface JobItem {
   job: string;
   summary?: string;
@@ -52,6 +55,7 @@ export interface JobItem {
   health: Health;
   lag?: LagTotals | null;
   lag_age_ms?: number | null;
+  checkpointing?: Checkpointing;
   last_checkpoint?: LastCheckpoint | null;
   labels?: Record<string, string>;
 }
@@ -179,6 +183,9 @@ export interface JobView extends JobItem {
   startup_mode?: StartupMode | null;
   restart_required?: boolean;
   pending_fields?: string[];
+  /** In effect, in Flink's words. */
+  commit_mode?: string;
+  commit_mode_because?: string;
   owner?: { instance: string; epoch?: number | null } | null;
   failure?: Failure | null;
   parked?: Parked[];

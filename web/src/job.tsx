@@ -140,17 +140,18 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
   const unknown = lag?.unknown_partitions;
   const checkpoint = view.last_checkpoint ?? null;
   const commit = checkpoint?.group_commit ?? null;
+  const off = view.checkpointing === 'off';
   const pending = view.pending_fields ?? [];
   return (
     <section class="panel facts" aria-label="Facts">
       <div class="lags" role="group" aria-label="Lags in offsets">
         <Lag name="position lag"><Sum value={lag?.position} unknown={unknown} /></Lag>
-        <Lag name="checkpoint lag"><Sum value={lag?.checkpoint} unknown={unknown} /></Lag>
+        <Lag name="checkpoint lag">{off ? <span class="muted">off</span> : <Sum value={lag?.checkpoint} unknown={unknown} />}</Lag>
         <Lag name="group lag"><Sum value={lag?.group} unknown={unknown} /></Lag>
       </div>
       <dl>
         <Fact name="last checkpoint">
-          {checkpoint === null ? <span class="unknown">none yet</span> : (
+          {off ? <Word tone="warn">checkpoints off</Word> : checkpoint === null ? <span class="unknown">none yet</span> : (
             <>
               <Word tone={toneOfOutcome(checkpoint.status)}>#{checkpoint.id} {label(checkpoint.status)}</Word>
               <span class="muted"> {checkpoint.kind}</span>
@@ -163,6 +164,12 @@ function Facts({ view, at }: { view: JobView; at: number | null }) {
           <Fact name="group commit">
             <Word tone={toneOfOutcome(commit.status)}>{label(commit.status)}</Word>
             {(commit.error ?? '') !== '' && <div>{commit.error}</div>}
+          </Fact>
+        )}
+        {view.commit_mode !== undefined && (
+          <Fact name="commit mode">
+            {view.commit_mode}
+            {(view.commit_mode_because ?? '') !== '' && <div class="muted">{view.commit_mode_because}</div>}
           </Fact>
         )}
         {view.startup_mode !== null && view.startup_mode !== undefined && (

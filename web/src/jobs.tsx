@@ -69,9 +69,9 @@ function Row({ item, at }: { item: JobItem; at: number | null }) {
         <td role="cell" data-label="state" data-field="state"><Word tone={toneOfState(item.state)}>{item.state}</Word></td>
         <td role="cell" data-label="health" data-field="health"><Word tone={health}>{item.health.status}</Word></td>
         <td role="cell" data-label="position lag" class="r"><Sum value={lag?.position} unknown={unknown} /></td>
-        <td role="cell" data-label="checkpoint lag" class="r"><Sum value={lag?.checkpoint} unknown={unknown} /></td>
+        <td role="cell" data-label="checkpoint lag" class="r">{item.checkpointing === 'off' ? <span class="muted">off</span> : <Sum value={lag?.checkpoint} unknown={unknown} />}</td>
         <td role="cell" data-label="group lag" class="r"><Sum value={lag?.group} unknown={unknown} /></td>
-        <td role="cell" data-label="last checkpoint"><Checkpoint checkpoint={item.last_checkpoint} at={at} /></td>
+        <td role="cell" data-label="last checkpoint"><Checkpoint checkpoint={item.last_checkpoint} off={item.checkpointing === 'off'} at={at} /></td>
       </tr>
       <tr role="row" class="say">
         <td role="cell" colSpan={6}>
@@ -83,7 +83,8 @@ function Row({ item, at }: { item: JobItem; at: number | null }) {
   );
 }
 
-function Checkpoint({ checkpoint, at }: { checkpoint: LastCheckpoint | null | undefined; at: number | null }) {
+function Checkpoint({ checkpoint, off, at }: { checkpoint: LastCheckpoint | null | undefined; off: boolean; at: number | null }) {
+  if (off) return <Word tone="warn">checkpoints off</Word>;
   if (checkpoint === null || checkpoint === undefined) return <span class="unknown">none yet</span>;
   return (
     <>

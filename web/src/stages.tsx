@@ -5,7 +5,7 @@ import { percent, utc } from './format';
 import { Next, Word, label } from './parts';
 
 // The order in which a record passes them; the last one is beside the others.
-const ORDER = ['fetch_wait', 'decode', 'sink_write', 'sink_flush', 'checkpoint', 'rate_limit', 'idle'];
+const ORDER = ['fetch_wait', 'decode', 'sink_write', 'sink_flush', 'checkpoint', 'rate_limit', 'alignment', 'idle'];
 const BESIDE = 'handover_wait';
 
 export function StagesPanel({ stages, bottleneck }: { stages: Stages; bottleneck: Bottleneck | null }) {

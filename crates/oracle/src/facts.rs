@@ -1,6 +1,6 @@
 //! What several checks need to know of a run, worked out once.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::run::{
     ApiAnswer, Checkpoint, Counters, Event, Fate, Fault, GroupSample, Look, Micros, Move, Row, Run,
@@ -45,6 +45,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) answers: Vec<&'a ApiAnswer>,
     pub(crate) faults: Vec<&'a Fault>,
     pub(crate) moves: Vec<&'a Move>,
+    /// Records that operators asked to leave out: partition and offset.
+    pub(crate) skips: BTreeSet<(i32, i64)>,
     pub(crate) counters: Vec<&'a Counters>,
     pub(crate) residues: Vec<(Micros, &'a [String])>,
     pub(crate) writer_ended: Option<Micros>,
@@ -70,6 +72,7 @@ impl<'a> Facts<'a> {
             answers: Vec::new(),
             faults: Vec::new(),
             moves: Vec::new(),
+            skips: BTreeSet::new(),
             counters: Vec::new(),
             residues: Vec::new(),
             writer_ended: None,
@@ -144,6 +147,7 @@ impl<'a> Facts<'a> {
                 Event::Api(answer) => self.answers.push(answer),
                 Event::Fault(fault) => self.faults.push(fault),
                 Event::Move(moved) => self.moves.push(moved),
+                Event::Skip(skip) => drop(self.skips.insert((skip.partition, skip.offset))),
                 Event::WriterEnded { at } => self.writer_ended = Some(*at),
                 Event::Residue { at, found } => self.residues.push((*at, found)),
                 Event::Counters(counters) => self.counters.push(counters),
@@ -183,7 +187,14 @@ impl<'a> Facts<'a> {
                 let decider = deciders.insert(*partition, position.position_id);
                 match segments.last_mut() {
                     Some(last) if decider == Some(position.position_id) => last.end = offset,
-                    Some(_) => segments.push(Segment::at(offset)),
+                    Some(last) => {
+                        let skipped = offset - 1;
+                        if skipped >= last.end && self.skips.contains(&(*partition, skipped)) {
+                            // A record is left out where the job stands: everything before it is in the sink.
+                            last.end = skipped;
+                        }
+                        segments.push(Segment::at(offset));
+                    }
                     None => {
                         if position.position_id != row.id && row.kind != "start" {
                             self.problems.push(format!(
@@ -259,6 +270,13 @@ impl<'a> Facts<'a> {
     pub(crate) fn times_admitted(&self, partition: i32, offset: i64) -> usize {
         let segments = self.segments_of(partition).iter();
         segments.filter(|segment| segment.admits(offset)).count()
+    }
+
+    /// Where the job began to read a partition, for the first time.
+    pub(crate) fn first_read(&self, partition: i32) -> Option<i64> {
+        self.segments_of(partition)
+            .first()
+            .map(|segment| segment.start)
     }
 
     /// The segment in which the record comes first.

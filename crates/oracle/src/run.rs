@@ -54,6 +54,12 @@ pub struct Plan {
     pub liveness_ms: u64,
     /// Whether the job commits its offsets to the consumer group.
     pub group_commits: bool,
+    /// Whether every partition is to be read from its first record on, whenever it appeared.
+    #[serde(default)]
+    pub from_the_first: bool,
+    /// Where a bounded run is to end, by partition; empty for a run without an end.
+    #[serde(default)]
+    pub ends: Vector,
     /// Checks that cannot be made on this run, each with the reason.
     #[serde(default)]
     pub left_out: BTreeMap<CheckId, String>,
@@ -104,6 +110,8 @@ pub enum Fate {
     Info,
     /// Its transaction was aborted: nobody may ever see it.
     Aborted,
+    /// In the log, and nobody can process it: no sink may have it.
+    Bad,
 }
 
 /// A line of `reading.jsonl`.
@@ -164,6 +172,8 @@ pub enum Event {
     Fault(Fault),
     /// An operator moved positions on purpose.
     Move(Move),
+    /// An operator asked to leave out the one record at which a partition stands.
+    Skip(Skip),
     /// The writer was done, and everything it wrote is in the log.
     WriterEnded {
         /// When.
@@ -361,6 +371,18 @@ pub struct Move {
     /// How far the sink had come, if further than the newest completed checkpoint.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left: Vector,
+}
+
+/// An operator's wish to leave out one record. Whether it took effect the checkpoints tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skip {
+    /// When it was asked for.
+    pub at: Micros,
+    /// The record's partition.
+    pub partition: i32,
+    /// The record's offset.
+    pub offset: i64,
 }
 
 /// Counters of a whole job or of one partition, over a span of positions.

@@ -8,7 +8,8 @@ use oracle::{
     CheckId, Finding, Outcome, Run, Verdict, fingerprint, judge,
     run::{
         ApiAnswer, Checkpoint, Counters, Event, Fate, Fault, GroupSample, Guarantee, Lease, Look,
-        Micros, Move, Plan, Position, Row, Said, Snapshot, Status, StoredState, Vector, Written,
+        Micros, Move, Plan, Position, Row, Said, Skip, Snapshot, Status, StoredState, Vector,
+        Written,
     },
 };
 
@@ -96,6 +97,8 @@ fn clean() -> Run {
             faults: BTreeMap::from([("kill".to_owned(), 2)]),
             liveness_ms: 1_000,
             group_commits: true,
+            from_the_first: true,
+            ends: Vector::new(),
             left_out: BTreeMap::new(),
         },
         ..Run::default()
@@ -395,6 +398,28 @@ fn o1_a_record_below_the_last_position_is_missing_in_a_log() {
 }
 
 #[test]
+fn o1_a_partition_is_not_read_from_its_first_record_on() {
+    let mut run = clean();
+    // Partition 1 begins behind seq 19, as one does that appeared and was read from its end.
+    position(&mut run, 0, 1).next_offset = Some(22);
+    said_of(&mut run, 0, 1, 22);
+    run.rows.retain(|row| row.p == 0 || row.offset >= 22);
+    for look in &mut run.looks {
+        let seen = look.seen.get_mut(&1).unwrap();
+        *seen = seen.numbers().filter(|seq| offset_of(*seq) >= 22).collect();
+    }
+    let verdict = judge(&run);
+    assert_eq!(verdict.failed_checks(), [CheckId::O1], "{verdict}");
+    let findings = verdict.findings(CheckId::O1);
+    assert!(verdict.to_string().contains("20 lost"), "{verdict}");
+    assert_eq!(place(&findings[0]), (Some(1), Some(0), Some(0)));
+    // Where a job was told to begin is its own affair otherwise.
+    run.plan.from_the_first = false;
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
+}
+
+#[test]
 fn o2_a_record_is_there_twice() {
     let mut run = clean();
     let mut again = row(0, 35);
@@ -568,6 +593,78 @@ fn o8_a_position_is_decided_anew_without_an_order() {
     }));
     let verdict = judge(&run);
     assert!(verdict.passed(), "{verdict}");
+}
+
+/// Seq 39 of partition 0 cannot be processed, and an operator leaves it out: checkpoint 4 stands behind it.
+fn clean_with_a_skip() -> Run {
+    let mut run = clean();
+    let bad = (0, 39);
+    for written in &mut run.journal {
+        if (written.p, written.seq) == bad {
+            written.fate = Fate::Bad;
+        }
+    }
+    run.rows.retain(|row| (row.p, row.seq) != bad);
+    for look in &mut run.looks {
+        let seen = look.seen.get_mut(&0).unwrap();
+        *seen = seen.numbers().filter(|seq| *seq != bad.1).collect();
+    }
+    let behind = offset_of(bad.1) + 1;
+    position(&mut run, 3, 0).next_offset = Some(behind);
+    said_of(&mut run, 3, 0, behind);
+    for number in 3..CHECKPOINTS.len() {
+        decide(&mut run, number, 0, 4);
+    }
+    for sample in &mut groups(&mut run)[3..6] {
+        sample.offsets.insert(0, behind);
+    }
+    for said in said(&mut run) {
+        if let Said::Offsets {
+            group: Some(group), ..
+        } = said
+            && group.get(&0) == Some(&44)
+        {
+            group.insert(0, behind);
+        }
+    }
+    run
+}
+
+#[test]
+fn o8_a_record_may_be_left_out_that_an_operator_named_and_no_other() {
+    let mut run = clean_with_a_skip();
+    let skip = |offset| {
+        Event::Skip(Skip {
+            at: STEP * 3,
+            partition: 0,
+            offset,
+        })
+    };
+    run.history.push(skip(41));
+    let verdict = judge(&run);
+    assert!(verdict.failed_checks().contains(&CheckId::O8), "{verdict}");
+    run.history.push(skip(42));
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
+    // What lies before it is not left out with it.
+    run.rows.retain(|row| (row.p, row.seq) != (0, 38));
+    for look in &mut run.looks {
+        let seen = look.seen.get_mut(&0).unwrap();
+        *seen = seen.numbers().filter(|seq| *seq != 38).collect();
+    }
+    assert_eq!(only(&run, CheckId::O1).seq, Some(38));
+}
+
+#[test]
+fn o3_a_record_that_cannot_be_processed_is_there() {
+    let mut run = clean();
+    let bad = run
+        .journal
+        .iter_mut()
+        .find(|written| (written.p, written.seq) == (1, 33));
+    bad.unwrap().fate = Fate::Bad;
+    let finding = only(&run, CheckId::O3);
+    assert_eq!(place(&finding), (Some(1), Some(33), Some(36)));
 }
 
 #[test]
@@ -920,6 +1017,17 @@ fn o14_the_job_never_comes_to_the_end() {
 }
 
 #[test]
+fn o14_a_bounded_run_ends_elsewhere() {
+    let mut run = clean();
+    run.plan.ends = both(END);
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
+    run.plan.ends.insert(1, END - 2);
+    let finding = only(&run, CheckId::O14);
+    assert_eq!(place(&finding), (Some(1), None, Some(END - 2)));
+}
+
+#[test]
 fn o15_a_record_is_in_no_counter() {
     let mut run = clean();
     counters(&mut run).out -= 1;
@@ -1043,14 +1151,19 @@ fn said_of(run: &mut Run, number: usize, partition: i32, offset: i64) {
 
 /// Another checkpoint decided the positions, in the store and in what the API says.
 fn redecide(run: &mut Run, number: usize, decider: i64) {
-    let (id, ..) = CHECKPOINTS[number];
     for partition in PARTITIONS {
-        position(run, number, partition).position_id = decider;
-        for said in said(run) {
-            if let Said::Checkpoints(rows) = said {
-                for row in rows.iter_mut().filter(|row| row.id == id) {
-                    row.vector.get_mut(&partition).unwrap().position_id = decider;
-                }
+        decide(run, number, partition, decider);
+    }
+}
+
+/// The same for one partition.
+fn decide(run: &mut Run, number: usize, partition: i32, decider: i64) {
+    let (id, ..) = CHECKPOINTS[number];
+    position(run, number, partition).position_id = decider;
+    for said in said(run) {
+        if let Said::Checkpoints(rows) = said {
+            for row in rows.iter_mut().filter(|row| row.id == id) {
+                row.vector.get_mut(&partition).unwrap().position_id = decider;
             }
         }
     }

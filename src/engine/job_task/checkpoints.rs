@@ -26,7 +26,6 @@ use crate::{
         },
         code::Code,
         ids::CheckpointId,
-        job::CommitToGroup,
         job_status::CheckpointSummary,
         offset::{Offset, PartitionOffsets},
         topic::TopicPartition,
@@ -95,13 +94,20 @@ impl JobTask {
     /// A periodic checkpoint is due. Positions that have not moved write no row: the newest checkpoint says the same.
     pub(super) fn on_due(&mut self) {
         let now = Instant::now();
-        if !self.pending.resolved().is_empty() || self.live_offsets() != self.last_offsets {
+        let moved = self.live_offsets() != self.last_offsets;
+        if moved || self.commits_start || !self.pending.resolved().is_empty() {
+            let actions = self.coordinator.begin_due(now);
+            return self.carry_out(actions);
+        }
+        let commit_is_open = self.commits.counters.last_error.is_some();
+        let is_old = self.confirmed.elapsed() >= CONFIRM_PERIOD || commit_is_open;
+        if is_old && self.keeps_none() {
+            // Nothing but the group says where the next start begins: a former owner must not even repeat what it said.
             let actions = self.coordinator.begin_due(now);
             return self.carry_out(actions);
         }
         self.coordinator.skipped(now);
-        let commit_is_open = self.commits.counters.last_error.is_some();
-        if self.confirmed.elapsed() < CONFIRM_PERIOD && !commit_is_open {
+        if !is_old {
             return;
         }
         self.confirmed = now;
@@ -276,6 +282,7 @@ impl JobTask {
             return;
         };
         self.consecutive_failures = 0;
+        self.commits_start = false;
         self.output_before = false;
         self.confirmed = Instant::now();
         self.last_offsets = checkpoint.offsets();
@@ -283,7 +290,8 @@ impl JobTask {
         self.last_offsets
             .retain(|partition, _| self.partitions.contains_key(partition));
         // As the store notes it: the next checkpoint tells the group.
-        let commits = self.commits_to_group() && checkpoint.kind != CheckpointKind::Skip;
+        let is_reported = checkpoint.kind != CheckpointKind::Skip || self.keeps_none();
+        let commits = self.commits_to_group() && is_reported;
         let group_commit = if commits {
             GroupCommit::PENDING
         } else {
@@ -354,7 +362,19 @@ impl JobTask {
             return;
         };
         self.name_the_slow_part(&mut failure);
-        tracing::warn!(checkpoint.id = %id, code = failure.code, phase = failure.phase, failure.summary, "a checkpoint failed");
+        if self.keeps_none() {
+            tracing::warn!(
+                code = failure.code,
+                phase = failure.phase,
+                failure.summary,
+                "the sink did not get everything durable; nothing is committed"
+            );
+            if self.commits_to_group() {
+                self.commits.gave_up(&failure.summary);
+            }
+        } else {
+            tracing::warn!(checkpoint.id = %id, code = failure.code, phase = failure.phase, failure.summary, "a checkpoint failed");
+        }
         self.consecutive_failures += 1;
         self.output_before |= attempt.prepared.iter().any(|prepared| prepared.has_output);
         self.last_failed = Some((id, failure.clone()));
@@ -454,7 +474,17 @@ impl JobTask {
     }
 
     pub(super) fn commits_to_group(&self) -> bool {
-        self.run.spec.source.commit_to_group == CommitToGroup::OnCheckpoint
+        self.run.spec.commit_mode().commits()
+    }
+
+    /// Whether the job takes no checkpoints: what is called one here is kept nowhere.
+    pub(super) fn keeps_none(&self) -> bool {
+        self.run.spec.checkpointing().is_off()
+    }
+
+    /// What may be shown of a checkpoint: nothing in a job that takes none.
+    pub(super) fn if_kept<T>(&self, of_checkpoint: T) -> Option<T> {
+        (!self.keeps_none()).then_some(of_checkpoint)
     }
 
     pub(super) fn offer_commit(&mut self, id: CheckpointId, offsets: PartitionOffsets) {
@@ -488,11 +518,17 @@ impl JobTask {
             };
             return self.on_committed(commit.id, &Err(too_late), Duration::ZERO);
         };
-        let note = group_commits::note(self.run.install, &self.run.name, commit.id);
+        let (install, job) = (self.run.install, &self.run.name);
+        let note = if self.keeps_none() {
+            group_commits::periodic_note(install, job)
+        } else {
+            group_commits::note(install, job, commit.id)
+        };
+        let until = *self.run.lease_until.borrow();
         self.threads.spawn_blocking(&mut self.background, move || {
             let began = Instant::now();
             CrashPoint::BeforeGroupCommitted.reached();
-            let outcome = group_commits::send(&committer, &commit, &note);
+            let outcome = group_commits::send(&committer, &commit, &note, until);
             if outcome.is_ok() {
                 CrashPoint::GroupCommitted.reached();
             }
@@ -511,7 +547,11 @@ impl JobTask {
         took: Duration,
     ) {
         if let Err(error) = outcome {
-            tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
+            if self.keeps_none() {
+                tracing::warn!(error = %error, "the commit to the group failed");
+            } else {
+                tracing::warn!(checkpoint.id = %id, error = %error, "the commit to the group failed; the checkpoint stands");
+            }
         }
         self.commit_was_refused =
             matches!(outcome, Err(error) if error.class == ErrorClass::Deterministic);

@@ -50,6 +50,7 @@ use super::{
         Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
     },
     threads::Threads,
+    without_checkpoints::{KeepsNone, timing},
 };
 use crate::model::{
     checkpoint::{
@@ -57,7 +58,9 @@ use crate::model::{
         FailedCheckpoint, GroupCommit, GroupCommitStatus,
     },
     code::Code,
+    commit_mode::CommitMode,
     ids::CheckpointId,
+    job::CheckpointSpec,
     job_status::{
         BadRecordCounters, CheckpointSummary, CommitCounters, DiscoveryStatus, JobStatus,
         LivePartition, Waiting,
@@ -205,6 +208,8 @@ pub(super) struct JobTask {
     commits: GroupCommits,
     /// Whether the group refused the last commit, for a reason that does not pass.
     commit_was_refused: bool,
+    /// Whether the group is still to hear where the run begins, which nothing else keeps.
+    commits_start: bool,
     attempt: Option<checkpoints::Attempt>,
     waiters: Waiters,
     queued_waiters: Vec<QueuedWaiter>,
@@ -274,7 +279,8 @@ impl JobTask {
             throttled: false,
             throttled_for: Duration::ZERO,
             stages: Arc::new(RunStages::new(now)),
-            last_checkpoint: Some(start_summary(&run.start)),
+            last_checkpoint: (!run.spec.checkpointing().is_off())
+                .then(|| start_summary(&run.start)),
             in_progress: None,
             last_failed: None,
             consecutive_failures: 0,
@@ -297,6 +303,10 @@ impl JobTask {
         status: watch::Sender<Arc<JobStatus>>,
     ) -> JobEnd {
         let (events_sender, mut events) = mpsc::channel(64);
+        let run = JobRun {
+            store: KeepsNone::unless_kept(&run.spec, Arc::clone(&run.store)),
+            ..run
+        };
         let mut job = Self::new(run, threads, status);
         job.tell_parked_at_start();
         if let Err(error) = job.open_subtasks(&events_sender) {
@@ -326,12 +336,12 @@ impl JobTask {
     fn new(run: JobRun, threads: Threads, status: watch::Sender<Arc<JobStatus>>) -> Self {
         let now = Instant::now();
         let subtasks = run.spec.parallelism;
-        let coordinator = CheckpointCoordinator::new(
-            run.spec.checkpoint.clone(),
-            subtasks,
-            run.start.id.next(),
-            now,
-        );
+        let mut coordinator =
+            CheckpointCoordinator::new(timing(&run.spec), subtasks, run.start.id.next(), now);
+        let commits_start = run.spec.commit_mode() == CommitMode::KafkaPeriodic;
+        if commits_start {
+            coordinator.hurry(now);
+        }
         let (kept, read): (BTreeMap<_, _>, BTreeMap<_, _>) = run
             .start
             .positions
@@ -387,6 +397,7 @@ impl JobTask {
             committer: None,
             commits: GroupCommits::default(),
             commit_was_refused: false,
+            commits_start,
             attempt: None,
             waiters: Vec::new(),
             queued_waiters: Vec::new(),
@@ -765,10 +776,7 @@ impl JobTask {
             }) => self.on_stop(checkpoint, timeout, refused),
             Some(Command::SetDiscovery(discovery)) => self.set_discovery(discovery),
             Some(Command::LookAtTopics) => self.discovery.hurry(Instant::now()),
-            Some(Command::SetCheckpointing(spec)) => {
-                self.run.spec.checkpoint = spec.clone();
-                self.coordinator.set_spec(spec);
-            }
+            Some(Command::SetCheckpointing(spec)) => self.set_checkpointing(spec),
             Some(Command::Skip {
                 partition,
                 at,
@@ -784,9 +792,20 @@ impl JobTask {
                 on_topic_recreated,
             }) => self.set_policies(on_out_of_range, on_topic_recreated),
             Some(Command::LogEnds(ends)) => self.newly_seen_ends = Some(ends),
+            Some(Command::LoseLease) => self.fail(JobError::Fenced),
             // Nobody can ask for anything any more.
             None => self.stopped(None),
         }
+    }
+
+    fn set_checkpointing(&mut self, mut spec: CheckpointSpec) {
+        let running = &mut self.run.spec.checkpoint;
+        if spec.checkpointing() != running.checkpointing() {
+            // Whether there are checkpoints at all is decided by a start.
+            spec.interval = running.interval;
+        }
+        *running = spec;
+        self.coordinator.set_timing(timing(&self.run.spec));
     }
 
     fn on_trigger(&mut self, timeout: Option<Duration>, reply: oneshot::Sender<CheckpointReport>) {

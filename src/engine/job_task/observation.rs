@@ -21,7 +21,9 @@ use crate::{
     model::{
         checkpoint::CheckpointKind,
         code::Code,
-        job_status::{AttemptInProgress, BadRecordCounters, JobStatus, LivePartition, Waiting},
+        job_status::{
+            AttemptInProgress, BadRecordCounters, CommitCounters, JobStatus, LivePartition, Waiting,
+        },
         topic::TopicPartition,
     },
 };
@@ -193,18 +195,32 @@ impl JobTask {
                 .any(|subtask| subtask.view.activity() == Activity::RateLimit),
             throttled_for: self.limit.waited(),
             stages: Arc::clone(&self.stages),
-            last_checkpoint: Some(self.last.clone()),
-            in_progress: self.attempt.as_ref().map(|attempt| AttemptInProgress {
-                id: attempt.id,
-                kind: attempt.kind,
-                started_at: attempt.started_at,
-                uncertain: attempt
-                    .store_write
-                    .is_some_and(|write| self.store_writes.is_unanswered(write)),
-            }),
-            last_failed: self.last_failed.clone(),
-            consecutive_failures: self.consecutive_failures,
-            commits: self.commits.counters.clone(),
+            last_checkpoint: self.if_kept(&self.last).cloned(),
+            in_progress: self
+                .attempt
+                .as_ref()
+                .and_then(|attempt| self.if_kept(attempt))
+                .map(|attempt| AttemptInProgress {
+                    id: attempt.id,
+                    kind: attempt.kind,
+                    started_at: attempt.started_at,
+                    uncertain: attempt
+                        .store_write
+                        .is_some_and(|write| self.store_writes.is_unanswered(write)),
+                }),
+            last_failed: self
+                .last_failed
+                .clone()
+                .and_then(|failed| self.if_kept(failed)),
+            consecutive_failures: self.if_kept(self.consecutive_failures).unwrap_or_default(),
+            commits: CommitCounters {
+                last_committed: self
+                    .commits
+                    .counters
+                    .last_committed
+                    .and_then(|id| self.if_kept(id)),
+                ..self.commits.counters.clone()
+            },
             waiting: self.waiting.values().cloned().collect(),
             discovery: self.discovery_status(),
             parked: Arc::clone(&self.parked),

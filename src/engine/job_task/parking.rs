@@ -131,7 +131,8 @@ impl JobTask {
             return;
         }
         let parked = Arc::make_mut(&mut self.parked).remove(partition);
-        let details = json!({"parked": parked, "goes_on_at": at, "checkpoint": self.last.id});
+        let details =
+            json!({"parked": parked, "goes_on_at": at, "checkpoint": self.if_kept(self.last.id)});
         self.notes.tell("partition-goes-on", details);
     }
 
@@ -185,7 +186,7 @@ impl JobTask {
         for skip in done {
             // A caller that went away loses only the answer.
             let _unheard = skip.reply.send(SkipOutcome::Skipped {
-                checkpoint: id,
+                checkpoint: self.if_kept(id),
                 next_offset: skip.next_offset,
             });
         }

@@ -5,16 +5,19 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{JobTask, Partition};
-use crate::{engine::stages::Reading, model::topic::TopicPartition};
+use crate::{
+    engine::stages::{Reading, Unread},
+    model::topic::TopicPartition,
+};
 
 impl JobTask {
     /// Reads what the subtasks have spent their time on since the last look.
     pub(super) fn account_time(&mut self) {
         let now = Instant::now();
-        let mut unread = vec![false; self.subtasks.len()];
+        let mut unread = vec![Unread::Nothing; self.subtasks.len()];
         for (partition, state) in &self.partitions {
             if let Some(unread) = unread.get_mut(state.subtask as usize) {
-                *unread = *unread || self.has_unread(partition, state);
+                *unread = (*unread).max(self.unread(partition, state));
             }
         }
         let subtasks = self.subtasks.iter().zip(unread);
@@ -38,13 +41,20 @@ impl JobTask {
         }
     }
 
-    /// Whether there is something to read that was there at the last look already. What is parked, or held back because it is
-    /// ahead of the others, is not waited for.
-    fn has_unread(&self, partition: &TopicPartition, state: &Partition) -> bool {
+    /// What there is to read that was there at the last look already. What is parked is not waited for.
+    fn unread(&self, partition: &TopicPartition, state: &Partition) -> Unread {
         let position = state.live.as_ref().and_then(|live| live.get());
         let is_below = position
             .zip(state.seen_end)
             .is_some_and(|(at, end)| at < end);
-        is_below && !self.parked.contains_key(partition) && !self.is_held_back(partition)
+        if !is_below || self.parked.contains_key(partition) {
+            return Unread::Nothing;
+        }
+        let subtask = self.subtasks.get(state.subtask as usize);
+        let paused = subtask.and_then(|subtask| subtask.paused.as_ref());
+        if paused.is_some_and(|paused| paused.borrow().contains(partition)) {
+            return Unread::HeldBack;
+        }
+        Unread::Records
     }
 }

@@ -537,3 +537,29 @@ async fn partitions_without_a_leader_follow() {
         a_hundred_partitions_get_their_leaders_at_once(),
     );
 }
+
+/// FLINK-40469: a checkpoint that is asked for while a run only begins holds every partition: those that no subtask has yet,
+/// and those without a leader, as they were stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_amid_the_begin_of_a_run_keeps_every_partition() {
+    let world = World::new();
+    world.sink.set(Step::Open, Does::Block);
+    let job = world.start(Setup {
+        parallelism: 2,
+        partitions: BTreeMap::from([(0, Some(10)), (1, Some(20)), (2, Some(30)), (3, None)]),
+        ..Setup::default()
+    });
+    let asked = trigger(&job, None);
+    until_status(&job, "the attempt", |status| status.in_progress.is_some()).await;
+    world.sink.set(Step::Open, Does::Work);
+    let report = asked.await.unwrap();
+    let stored = world.store.newest();
+    assert_eq!(stored.id, report.id);
+    assert_eq!(stored.positions.len(), 4, "{stored:?}");
+    assert_eq!(
+        offsets_of(&stored),
+        BTreeMap::from([(0, 10), (1, 20), (2, 30)])
+    );
+    assert_eq!(stored.positions[&partition(3)].next_offset, None);
+    stop(&job, StopCheckpoint::None).await;
+}

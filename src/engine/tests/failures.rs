@@ -1,14 +1,14 @@
 //! How a run ends on its own, and what it tells of it.
 
 use super::{
-    cluster::{Part, Scripted},
+    cluster::{Commits, Part, Scripted},
     sink::{Does, Step},
     store::{Answers, Call},
     *,
 };
 use crate::{
     engine::error::ConsumerError,
-    model::{Code, subtask::owner},
+    model::{Code, checkpoint::GroupCommitStatus, subtask::owner},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,6 +42,30 @@ async fn a_lost_lease_ends_the_writes_that_wait() {
     assert!(waits.await.is_none());
     assert_eq!(world.store.calls(Call::Complete), 1);
     assert_eq!(world.store.completed().len(), 1);
+}
+
+/// A process that slept wakes with a checkpoint that is complete, and the next owner may have told the group more already.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_group_hears_nothing_under_a_lease_that_may_have_run_out() {
+    let world = World::new();
+    let job = world.start(Setup::default());
+    world.lease_until.send_replace(Instant::now());
+    world.cluster.deliver(0, 0..=1);
+    world.until_written(2).await;
+    let report = checkpoint(&job).await;
+    assert!(report.failure.is_none(), "{report:?}");
+    assert_eq!(report.group_commit.status, GroupCommitStatus::Failed);
+    assert_eq!(world.cluster.commits_begun(), 0);
+    world.lease_until.send_replace(Instant::now() + NEVER);
+    world.cluster.deliver(0, 2..=2);
+    world.until_written(3).await;
+    let report = checkpoint(&job).await;
+    assert_eq!(report.group_commit.status, GroupCommitStatus::Ok);
+    assert_eq!(world.cluster.committed(), [[(0, 3)].into()]);
+
+    // Of a lease that was taken while the time had run out the run hears at once.
+    job.lose_lease().await;
+    assert!(matches!(failure(&job).await, JobError::Fenced));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -325,4 +349,25 @@ async fn a_cluster_that_is_away_is_shown_and_waited_for() {
     world.cluster.set_answers(true);
     until_status(&job, "it is back", |status| status.waiting.is_empty()).await;
     stop(&job, StopCheckpoint::Required).await;
+}
+
+/// FLINK-13226: a failure that meets a commit under way ends the run; nothing of it waits for the commit's answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_during_a_commit_ends_the_run() {
+    let world = World::new();
+    world.cluster.set_commits(Commits::Unanswered);
+    let job = world.start(Setup::default());
+    world.cluster.deliver(0, 0..=4);
+    world.until_written(5).await;
+    let waits = trigger(&job, None);
+    world
+        .until("a commit under way", || world.cluster.commits_begun() == 1)
+        .await;
+    world.sink.set(Step::Write, Does::Refuse);
+    world.cluster.deliver(0, 5..=9);
+    assert!(matches!(failure(&job).await, JobError::Sink(_)));
+    // Who waited for the checkpoint is answered: it stands, whatever becomes of its commit.
+    let report = waits.await.unwrap();
+    assert_eq!(report.status, "completed");
+    assert_eq!(offsets_of(&world.store.newest()), BTreeMap::from([(0, 5)]));
 }

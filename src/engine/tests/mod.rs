@@ -18,6 +18,7 @@ mod stages;
 mod stops;
 mod store;
 mod watermarks;
+mod without_checkpoints;
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +30,7 @@ use std::{
 };
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     JobEnd, JobHandle, JobRun, StopOutcome,
@@ -109,6 +110,8 @@ struct Setup {
     partitions: BTreeMap<i32, Option<i64>>,
     checkpoint: CheckpointSpec,
     commits: bool,
+    /// Between the commits of a job without checkpoints.
+    commit_every: Duration,
     /// Where a bounded run ends.
     ends: Option<PartitionOffsets>,
     /// The id of the topic that the positions belong to.
@@ -127,6 +130,7 @@ impl Default for Setup {
             partitions: BTreeMap::from([(0, Some(0))]),
             checkpoint: timing(NEVER, NEVER),
             commits: true,
+            commit_every: NEVER,
             ends: None,
             topic_id: None,
             reasons: BTreeMap::new(),
@@ -139,7 +143,7 @@ impl Default for Setup {
 
 fn timing(interval: Duration, timeout: Duration) -> CheckpointSpec {
     CheckpointSpec {
-        interval: HumanDuration(interval),
+        interval: Some(HumanDuration(interval)),
         timeout: HumanDuration(timeout),
         min_pause: HumanDuration(Duration::ZERO),
         on_cancel: OnCancel::Retain,
@@ -154,6 +158,7 @@ struct World {
     sink: Arc<TestSink>,
     letters: Arc<Letters>,
     lease: watch::Sender<LeaseHealth>,
+    lease_until: watch::Sender<Instant>,
 }
 
 impl World {
@@ -165,6 +170,7 @@ impl World {
             sink: Arc::new(TestSink::new(pulse.clone())),
             letters: Arc::new(Letters::new(pulse.clone())),
             lease: watch::Sender::new(LeaseHealth::Held),
+            lease_until: watch::Sender::new(Instant::now() + NEVER),
             store,
             pulse,
         }
@@ -212,6 +218,11 @@ impl World {
         spec.checkpoint = setup.checkpoint;
         (setup.source)(&mut spec.source);
         spec.limits = setup.limits;
+        if spec.checkpointing().is_off() {
+            self.store.keep_none();
+            spec.source.commit_to_group = CommitToGroup::Periodic;
+            spec.source.commit_interval = Some(HumanDuration(setup.commit_every));
+        }
         spec.watermark = setup.watermark;
         if !setup.commits {
             spec.source.commit_to_group = CommitToGroup::Off;
@@ -259,6 +270,7 @@ impl World {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(TestClock(AtomicI64::new(0))),
             lease_health: self.lease.subscribe(),
+            lease_until: self.lease_until.subscribe(),
         })
     }
 

@@ -41,6 +41,7 @@ pub(super) enum Call {
     Outcome,
     Confirm,
     Event,
+    Hold,
 }
 
 struct State {
@@ -52,6 +53,7 @@ struct State {
     answers: BTreeMap<Call, Answers>,
     calls: BTreeMap<Call, usize>,
     was_fenced: bool,
+    keeps_none: bool,
 }
 
 pub(super) struct MemoryStore {
@@ -71,6 +73,7 @@ impl MemoryStore {
                 answers: BTreeMap::new(),
                 calls: BTreeMap::new(),
                 was_fenced: false,
+                keeps_none: false,
             }),
             pulse,
         }
@@ -78,6 +81,16 @@ impl MemoryStore {
 
     pub(super) fn begin_with(&self, start: Checkpoint) {
         self.state.lock().unwrap().completed.push(start);
+    }
+
+    /// The job takes no checkpoints: nothing but its start is here, and nothing may be brought.
+    pub(super) fn keep_none(&self) {
+        self.state.lock().unwrap().keeps_none = true;
+    }
+
+    /// Whether what is kept here says where the job stands.
+    pub(super) fn knows_the_job(&self) -> bool {
+        !self.state.lock().unwrap().keeps_none
     }
 
     /// How every call is answered from now on.
@@ -88,6 +101,7 @@ impl MemoryStore {
             Call::Outcome,
             Call::Confirm,
             Call::Event,
+            Call::Hold,
         ] {
             self.answer_to(call, answers);
         }
@@ -156,7 +170,12 @@ impl MemoryStore {
                 Err(StoreError::Fenced)
             }
         };
+        let must_not_come = state.keeps_none && !matches!(call, Call::Hold | Call::Event);
         drop(state);
+        if must_not_come {
+            let what = format!("{call:?} of a job without checkpoints");
+            self.pulse.violation(what);
+        }
         self.pulse.beat();
         outcome
     }
@@ -196,6 +215,10 @@ impl MemoryStore {
 
 #[async_trait]
 impl CheckpointStore for MemoryStore {
+    async fn hold(&self, _lease: &JobLease) -> Result<(), StoreError> {
+        self.call(Call::Hold, |_| {}).await
+    }
+
     async fn complete(&self, _lease: &JobLease, checkpoint: &Checkpoint) -> Result<(), StoreError> {
         self.call(Call::Complete, |state| self.keep(state, checkpoint))
             .await

@@ -210,8 +210,10 @@ impl<'a> Resolution<'a> {
         let Some(known) = self.known(partition) else {
             return planned;
         };
+        // The sink does not give back what it has taken beyond the checkpoint.
+        let stands = |stored| self.reached(partition, stored, known.position_id);
         PlannedPartition {
-            kept: known.next_offset,
+            kept: known.next_offset.map(stands),
             position_id: known.next_offset.map(|_| known.position_id),
             topic_id: known.topic_id.clone(),
             ..planned
@@ -614,7 +616,7 @@ impl<'a> Resolution<'a> {
     /// Under a checkpoint that does not hold it, or holds it of a deleted topic, all of the log is unread. `None` where
     /// nothing was ever promised: without a checkpoint, or while it waits for its first position.
     fn read_up_to(&self, partition: &TopicPartition, facts: &PartitionFacts) -> Option<Offset> {
-        let state = self.inputs.state?;
+        let state = self.inputs.state.or(self.inputs.state_use.left())?;
         let nothing = facts.bounds.map(|bounds| bounds.earliest);
         let Some(held) = state.positions.get(partition) else {
             return nothing;

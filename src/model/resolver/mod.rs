@@ -13,13 +13,16 @@
 //!    may have been written before the partition was noticed (FLIP-288);
 //! 4. the startup mode.
 //!
+//! A job whose checkpoints are off comes to rule 4 by rule 1 alone.
+//!
 //! A position may be left open only where rule 4 decides it again at the next look: a partition without a leader, under the
 //! startup mode. Whatever rule 1 to 3 say of such a partition becomes a number at once or stands against the start, because
 //! the checkpoint that is written next remembers numbers and not wishes.
 //!
 //! The parts: `facts` go in; `decide` says what is wanted for one partition and `place` holds that against its log;
 //! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `ends` says where
-//! the partitions of a bounded job end; `plan` comes out, and `words` tell it.
+//! the partitions of a bounded job end; `without_checkpoints` is about jobs that take none; `plan` comes out, and `words` tell
+//! it.
 
 mod blockers;
 mod decide;
@@ -30,6 +33,7 @@ mod place;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod without_checkpoints;
 mod words;
 
 pub use ends::{EndInputs, resolve_ends};
@@ -41,6 +45,7 @@ pub use plan::{
     Blocker, PlanTotals, PlannedParking, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown,
     ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
+pub use without_checkpoints::StateUse;
 
 use std::collections::BTreeMap;
 
@@ -59,8 +64,10 @@ pub struct StartInputs<'a> {
     pub isolation: Isolation,
     /// The startup mode of the spec.
     pub startup_mode: &'a StartupMode,
-    /// The newest completed checkpoint.
+    /// The newest completed checkpoint; `None` for a job without checkpoints.
     pub state: Option<&'a RestorableState>,
+    /// Whether the job takes checkpoints.
+    pub state_use: StateUse<'a>,
     /// The checkpoint that `from: checkpoint` names; `None` for the newest, or if there is none of that number.
     pub chosen: Option<&'a RestorableState>,
     /// What the sink is and holds.
@@ -168,10 +175,11 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         Named::Missing => None,
         Named::Nothing => inputs.state,
     };
+    let left = inputs.state_use.left();
     let set_aside = if basis == StartBasis::OneShot {
-        inputs.state
+        inputs.state.or(left)
     } else {
-        inputs.left_for_another()
+        inputs.left_for_another().or(left)
     };
     let totals = PlanTotals::of(&partitions);
     let mut resolved = ResolvedStart {
@@ -189,6 +197,8 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
     resolved.summary = words::summary(inputs, &resolved);
     resolved.warnings = warnings(inputs, &resolution, &resolved);
     resolved.blockers = resolution.blockers.into_list(inputs, &resolved.partitions);
+    let passes_over = without_checkpoints::blocker(inputs, &resolved.partitions);
+    resolved.blockers.extend(passes_over);
     resolved
 }
 
@@ -209,7 +219,9 @@ fn warnings(
             summary: "the checkpoint holds none of the topics read now: every partition begins at its earliest record".to_owned(),
         });
     }
-    if let Some(id) = resolved.set_aside {
+    if let Some(left) = inputs.state_use.left() {
+        warnings.push(without_checkpoints::set_aside(left));
+    } else if let Some(id) = resolved.set_aside {
         let whole = if inputs.covered.is_some() {
             " for the partitions named"
         } else {

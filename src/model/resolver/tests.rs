@@ -19,6 +19,7 @@ use crate::model::{
 
 mod ends;
 mod properties;
+mod without_checkpoints;
 
 use PositionPolicy::{Earliest, Fail, Latest};
 
@@ -48,6 +49,8 @@ struct World {
     parked_before: Vec<ParkedPartition>,
     parks_others: bool,
     facts: BrokerFacts,
+    /// Whether checkpoints are off; `state` is then what is left of an earlier time.
+    off: bool,
 }
 
 impl World {
@@ -65,6 +68,7 @@ impl World {
             parked_before: Vec::new(),
             parks_others: false,
             facts: BrokerFacts::default(),
+            off: false,
         };
         world.facts.partitions.insert(orders(0), facts());
         world
@@ -75,6 +79,11 @@ impl World {
         let mut world = Self::new();
         world.state = Some(checkpoint(9, positions));
         world
+    }
+
+    fn without_checkpoints(mut self) -> Self {
+        self.off = true;
+        self
     }
 
     fn partition(mut self, number: i32) -> Self {
@@ -139,7 +148,14 @@ impl World {
         StartInputs {
             isolation: self.isolation,
             startup_mode: &self.mode,
-            state: self.state.as_ref(),
+            state: self.state.as_ref().filter(|_| !self.off),
+            state_use: if self.off {
+                StateUse::Off {
+                    left: self.state.as_ref(),
+                }
+            } else {
+                StateUse::Counts
+            },
             chosen: self.chosen.as_ref(),
             sink: &self.sink,
             from: &self.from,
@@ -1503,6 +1519,13 @@ fn a_topic_that_was_read_and_is_deleted_does_not_stand_against_the_start() {
     assert_eq!(begins(&resolved, 0), (None, StartReason::PartitionGone));
     assert_eq!(stored_of(&resolved), [(orders(0), Some(150), 7)]);
     assert!(warned(&resolved).contains(&Code::PartitionGone));
+    // What the sink has taken since the checkpoint it does not give back, and it would refuse to be told so.
+    let stored_with = |next_offset, position_id| {
+        let world = world.clone().sink(next_offset, position_id);
+        stored_of(&world.resolve())
+    };
+    assert_eq!(stored_with(160, 7), [(orders(0), Some(160), 7)]);
+    assert_eq!(stored_with(160, 6), [(orders(0), Some(150), 7)]);
     // Whether it comes back as the same topic shows when it does.
     world.facts.partitions.insert(orders(0), facts());
     world.facts.missing_topics.clear();

@@ -17,14 +17,23 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
         }
         (StartBasis::Checkpoint, Some(id)) => format!("resume from checkpoint {id}{on}"),
         (StartBasis::Checkpoint, None) => "the checkpoint asked for does not exist".to_owned(),
+        (StartBasis::OneShot, _) if inputs.state_use.is_off() => {
+            format!(
+                "begin from {from}{on}, once; checkpoints are off, so it counts for this run alone"
+            )
+        }
         (StartBasis::OneShot, _) => format!("begin from {from}{on}, once"),
+        (StartBasis::StartupMode, _) if inputs.state_use.is_off() => {
+            format!("checkpoints are off: begin by the startup mode ({mode})")
+        }
         (StartBasis::StartupMode, _) => {
             format!("no checkpoint: begin by the startup mode ({mode})")
         }
     };
     if let Some(id) = resolved.set_aside {
         let others = match inputs.covered {
-            Some(_) => "; the others resume from",
+            Some(_) if !inputs.state_use.is_off() => "; the others resume from",
+            Some(_) => "; set aside is",
             None => "; set aside is",
         };
         text.push_str(&format!("{others} checkpoint {id}"));
@@ -108,7 +117,11 @@ impl ResolvedStart {
         format!(
             "a start is refused: {}{more}; without that it would {}",
             first.summary,
-            self.summary.replacen("no checkpoint: ", "", 1)
+            self.summary.replacen("no checkpoint: ", "", 1).replacen(
+                "checkpoints are off: ",
+                "",
+                1
+            )
         )
     }
 }

@@ -51,4 +51,7 @@ pub struct CheckpointList {
     pub items: Vec<CheckpointView>,
     /// Cursor of the next page: pass it as `after`; `null` on the last one.
     pub next: Option<String>,
+    /// That checkpoints are off, and what that means; `null` for a job that takes them. What is listed then is of an earlier
+    /// time.
+    pub off: Option<String>,
 }

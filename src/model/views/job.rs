@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 use super::{BottleneckView, StagesView};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommit},
+    commit_mode::{Checkpointing, CommitMode},
     health::Health,
     ids::{CheckpointId, JobName, LeaseEpoch},
     job::JobSpec,
@@ -37,6 +38,9 @@ pub struct JobLag {
     pub position: Option<i64>,
     /// From the checkpointed position to the readable end: what a restart would read.
     pub checkpoint: Option<i64>,
+    /// Why there is no lag of a checkpoint: `checkpoints-off`, `no-checkpoint`; `null` where there is one, or it is not known.
+    #[schema(value_type = Option<String>)]
+    pub checkpoint_because: Option<&'static str>,
     /// From the group's committed offset to the readable end: what other tools show.
     pub group: Option<i64>,
     /// Partitions that the sums could not include.
@@ -203,14 +207,19 @@ pub struct JobView {
     pub lag: JobLag,
     /// Milliseconds since the lags were measured; `null` if never.
     pub lag_age_ms: Option<i64>,
+    /// Whether it takes checkpoints. Where it does not (`checkpoint.interval: null`) it has no state: every member about
+    /// checkpoints is `null`, and each start begins by the startup mode.
+    pub checkpointing: Checkpointing,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<LastCheckpoint>,
     /// The attempt under way, by number.
     pub checkpoint_in_progress: Option<CheckpointId>,
     /// Commits to the group since the run began; `null` when it does not run.
     pub group_commits: Option<CommitCounters>,
-    /// Effective commit mode in Flink's words: `ON_CHECKPOINTS` or `DISABLED`.
-    pub commit_mode: &'static str,
+    /// The commit mode in effect, in Flink's words.
+    pub commit_mode: CommitMode,
+    /// Why it is this one.
+    pub commit_mode_because: String,
     /// The startup mode and whether it counts.
     pub startup_mode: ModeEffect,
     /// The bounded run; `null` for a job without an end.
@@ -282,6 +291,8 @@ pub struct JobItem {
     pub lag: JobLag,
     /// Milliseconds since they were measured; `null` if never.
     pub lag_age_ms: Option<i64>,
+    /// Whether it takes checkpoints.
+    pub checkpointing: Checkpointing,
     /// The newest completed checkpoint.
     pub last_checkpoint: Option<LastCheckpoint>,
     /// The sink's type.

@@ -11,6 +11,7 @@ mod offsets;
 mod plan;
 mod records;
 mod reset;
+mod series;
 mod skip;
 mod stages;
 
@@ -29,5 +30,6 @@ pub use offsets::{
 pub use plan::{CheckpointReport, Fence, OperationList, StartPlanView, StartReport, StopReport};
 pub use records::{RecordView, RecordsView};
 pub use reset::{PartitionRef, ResetPartition, ResetReport};
+pub use series::{Series, SeriesView};
 pub use skip::{RestartReport, SkipReport, SkippedRecord};
 pub use stages::{BottleneckView, StagesView, SubtaskStages};

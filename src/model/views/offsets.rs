@@ -44,7 +44,7 @@ pub struct OffsetsView {
 pub struct Sources {
     /// The running engine.
     pub live: SourceView,
-    /// The newest completed checkpoint in the store.
+    /// The newest completed checkpoint in the store; `absent` because of `checkpoints-off` for a job that takes none.
     pub checkpoint: SourceView,
     /// The consumer group's committed offsets.
     pub group: SourceView,
@@ -75,7 +75,7 @@ pub enum SourceStatus {
 pub struct SourceView {
     /// Whether it answered.
     pub status: SourceStatus,
-    /// Why not.
+    /// Why not, or why there is nothing to ask: `checkpoints-off`, `no-checkpoint`, `job-stopped` and the like.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub because: Option<String>,
     /// Milliseconds since its numbers were taken.
@@ -122,6 +122,9 @@ pub struct OffsetsTotals {
     pub position_lag: Option<i64>,
     /// From the checkpointed positions to the readable ends.
     pub checkpoint_lag: Option<i64>,
+    /// Why there is no lag of a checkpoint: `checkpoints-off`, `no-checkpoint`; `null` where there is one, or it is not known.
+    #[schema(value_type = Option<String>)]
+    pub checkpoint_because: Option<&'static str>,
     /// From the group's offsets to the readable ends.
     pub group_lag: Option<i64>,
     /// From where the sink stands to the readable ends.

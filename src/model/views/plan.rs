@@ -7,6 +7,7 @@ use crate::model::{
     ids::{CheckpointId, JobName, PlanId},
     operation::Operation,
     resolver::{PlanTotals, ResolvedStart, StartBasis, Warning},
+    startup_mode::OffsetsByTopic,
 };
 
 use super::{ModeEffect, NextStep};
@@ -19,7 +20,7 @@ pub struct StartPlanView {
     /// Generation of the spec it was made from.
     pub generation: i64,
     /// Pass it to a start as `plan`: the start uses exactly these numbers or fails with `plan-stale`. `null` while there
-    /// are blockers or the store could not keep it.
+    /// are blockers, if the store could not keep it, and for a job without checkpoints, of which nothing is kept.
     pub plan: Option<PlanId>,
     /// Until when the plan is kept.
     pub valid_until: Option<DateTime<Utc>>,
@@ -42,10 +43,14 @@ pub struct StartReport {
     pub basis: StartBasis,
     /// The checkpoint it resumed from or set aside.
     pub checkpoint: Option<CheckpointId>,
-    /// The `start` checkpoint that holds the positions it began at; `null` for a job that was running already.
+    /// The `start` checkpoint that holds the positions it began at; `null` for a job that was running already, and for one
+    /// without checkpoints.
     pub bootstrap_checkpoint: Option<CheckpointId>,
     /// How many partitions.
     pub partitions: usize,
+    /// Topic to partition to the offset that it began at, for a job without checkpoints: nothing else keeps them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub positions: Option<OffsetsByTopic>,
     /// One sentence.
     pub summary: String,
     /// The sums of its plan.
@@ -58,6 +63,9 @@ pub struct StartReport {
 pub struct StopReport {
     /// The last checkpoint; `null` if none was taken or the job was stopped already.
     pub checkpoint: Option<CheckpointReport>,
+    /// The last commit to the group of a job without checkpoints; one that takes them has it in `checkpoint`.
+    #[serde(default)]
+    pub group_commit: Option<GroupCommit>,
     /// Offsets between the last live positions and the readable ends; `null` if unknown.
     pub position_lag: Option<i64>,
     /// Records that the sink may hold and that will be read, and given to it, again; `null` if unknown. 0 where the sink says

@@ -48,7 +48,7 @@ impl JobTask {
                 next_offset,
             }) => {
                 let report = SkipReport {
-                    checkpoint: Some(checkpoint),
+                    checkpoint,
                     record,
                     ..live_skip_report(&self.job, request, next_offset, false)
                 };

@@ -29,6 +29,7 @@ use crate::{
         sink_progress,
         skip::{failed_at, not_blocked_there, passed_report, position_in, skip_report},
         start_plans::start_checkpoint,
+        without_checkpoints::refuse_skip,
     },
     store::{JobRow, OperationOutcome},
 };
@@ -105,6 +106,8 @@ impl JobTask {
         self.lease = None;
         self.restarts = 0;
         if skip.is_some() {
+            // Whoever sees the state sees what belongs to it.
+            refresh_checkpoint(&self.core, &self.job).await;
             self.show_row(JobState::Stopped, None, None);
         }
         self.core.refresh(&self.job).await;
@@ -116,6 +119,7 @@ impl JobTask {
     async fn work_out_skip(&mut self, operation: &Operation, request: &SkipRequest) -> Step<Ended> {
         let lease = self.own(Some(operation)).await?;
         let claim = self.claim_sink(Some(operation), &lease).await?;
+        refuse_skip(&claim.row.name, &claim.row.spec, request).map_err(Trouble::Refused)?;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
         let (resolved, _, cluster) = self
             .decide(Some(operation), None, &claim.row, &sink)

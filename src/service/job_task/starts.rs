@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    Asked, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
+    Asked, BEGINS, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
     parked::Told, waiting::within,
 };
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
         },
         restart::CrashLoop,
         start::StartRequest,
+        startup_mode::OffsetsByTopic,
         stop_at::BoundedRun,
         topic::TopicPartition,
         views::{RestartReport, StartReport},
@@ -49,6 +50,7 @@ use crate::{
             Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
             what_changed_outside,
         },
+        without_checkpoints,
     },
     store::{JobRow, OperationOutcome, RunningSpec, StartRecord, StoredPlan},
 };
@@ -169,6 +171,12 @@ impl JobTask {
                 next_attempt_at: None,
                 ..crash_loop
             });
+        let without_checkpoints = without_checkpoints::begins(&row.spec, &resolved);
+        // What is kept nowhere cannot be gone on from: whoever takes the operation up decides again.
+        let step = match without_checkpoints {
+            None => STORED,
+            Some(_) => BEGINS,
+        };
         let record = StartRecord {
             generation: row.generation,
             spec: row.spec.clone(),
@@ -178,7 +186,8 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
             bounded: resolved.bounded_run(checkpoint.id, core.now()),
             moved: moved_positions(&resolved),
-            operation: operation.map(|operation| (operation.id.clone(), STORED.to_owned())),
+            operation: operation.map(|operation| (operation.id.clone(), step.to_owned())),
+            without_checkpoints,
         };
         self.insist(operation, "the positions are stored", || async {
             CrashPoint::BeforeStartStored.reached();
@@ -191,7 +200,7 @@ impl JobTask {
             tracing::warn!(job = %self.job.name, %moved, "the start moved a position as the spec says");
         }
         self.job.shared().row.crash_loop = crash_loop;
-        let report = report_of(&resolved, checkpoint.id);
+        let report = report_of(&resolved, &checkpoint, &row.spec);
         let reasons = resolved.partitions.iter();
         let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
         let begin = RunBegin {
@@ -355,6 +364,8 @@ impl JobTask {
                 ..Intent::automatic()
             };
         }
+        without_checkpoints::refuse_restore(&row.name, &row.spec, &intent.from)
+            .map_err(Trouble::Refused)?;
         let state = self
             .insist(operation, "the checkpoints are read", || async {
                 Ok(StartState::read(core, row, &intent.from).await?)
@@ -375,6 +386,7 @@ impl JobTask {
         let (facts, cluster) = self.facts(operation, &question).await?;
         let Some(plan) = plan else {
             let resolved = question.resolve(&facts);
+            self.is_still_ours(operation, &resolved).await?;
             return Ok((resolved, intent, cluster));
         };
         let pending = row
@@ -393,6 +405,23 @@ impl JobTask {
             return Ok((plan.resolved, intent, cluster));
         }
         Err(Trouble::Refused(plan_stale(&row.name, &changes)))
+    }
+
+    /// What stands against a start was read at several moments. If another owner came in between, it compares what does not
+    /// belong together, and is not to be told.
+    async fn is_still_ours(
+        &self,
+        operation: Option<&Operation>,
+        resolved: &ResolvedStart,
+    ) -> Step<()> {
+        let Some(lease) = self.lease.filter(|_| !resolved.blockers.is_empty()) else {
+            return Ok(());
+        };
+        let store = &self.core.store;
+        self.insist(operation, "the lease is looked at", || async {
+            Ok(store.holds(&lease).await?)
+        })
+        .await
     }
 
     pub(super) async fn plan_of(&self, asked: &Asked) -> Step<Option<StoredPlan>> {
@@ -464,6 +493,7 @@ impl JobTask {
             store: Arc::new(core.store.clone()) as Arc<dyn CheckpointStore>,
             clock: Arc::clone(&core.clock),
             lease_health: core.lease_health.subscribe(),
+            lease_until: core.lease_until.subscribe(),
         });
         self.following = JoinSet::new();
         self.following
@@ -679,15 +709,29 @@ fn failure_of(error: &ServiceError, at: chrono::DateTime<chrono::Utc>) -> JobFai
     }
 }
 
-fn report_of(resolved: &ResolvedStart, checkpoint: CheckpointId) -> StartReport {
+fn report_of(resolved: &ResolvedStart, start: &Checkpoint, spec: &JobSpec) -> StartReport {
+    let is_off = spec.checkpointing().is_off();
     StartReport {
         basis: resolved.basis,
         checkpoint: resolved.checkpoint,
-        bootstrap_checkpoint: Some(checkpoint),
+        bootstrap_checkpoint: (!is_off).then_some(start.id),
         partitions: resolved.partitions.len(),
-        summary: resolved.summary.clone(),
+        positions: is_off.then(|| by_topic(start.offsets())),
+        summary: match without_checkpoints::begins(spec, resolved) {
+            Some(begins) => begins,
+            None => resolved.summary.clone(),
+        },
         totals: resolved.totals,
     }
+}
+
+fn by_topic(offsets: PartitionOffsets) -> OffsetsByTopic {
+    let mut topics = OffsetsByTopic::default();
+    for (partition, offset) in offsets {
+        let of_topic = topics.0.entry(partition.topic.to_string()).or_default();
+        of_topic.insert(partition.partition, offset);
+    }
+    topics
 }
 
 /// Follows a run: notes failed checkpoints in the history and counts.

@@ -33,6 +33,7 @@ use crate::{
         monitor::refresh_checkpoint,
         sink_progress::make_sink,
         stop_reports::{SinkEnd, claim},
+        without_checkpoints::{last_commit, will_replay},
     },
     store::{JobRow, OperationOutcome},
 };
@@ -85,7 +86,12 @@ impl JobTask {
         };
         let mut how = AttemptOutcome::Stopped;
         self.show(JobState::Stopping);
-        note_step(&self.core, operation, "the last checkpoint is being taken").await;
+        let step = if self.job.shared().spec().checkpointing().is_off() {
+            "the sink is given time to have everything durable"
+        } else {
+            "the last checkpoint is being taken"
+        };
+        note_step(&self.core, operation, step).await;
         if let Some(lease) = self.lease {
             // For whoever reads the store; the stop itself does not depend on it.
             let noted = self.core.store.set_state(&lease, JobState::Stopping, None);
@@ -159,8 +165,7 @@ impl JobTask {
         if deletes {
             // Whatever was said of the checkpoints holds no longer.
             report.will_replay = None;
-            report.resume_from =
-                SinkEnd::quiet(report.fence).resume_from(None, row.spec.startup_mode.name());
+            report.resume_from = SinkEnd::quiet(report.fence).resume_from(None, &row.spec);
         }
         let outcome = OperationOutcome::Succeeded {
             changed: true,
@@ -285,22 +290,35 @@ impl JobTask {
         let status = run.status();
         let facts = self.job.shared();
         let view = compare_now(&self.core, &self.job.name, &facts, Some(&status.partitions));
-        let mode = facts.row.spec.startup_mode.name();
         let stored = facts.checkpoint.value.as_ref().and_then(Option::as_ref);
         let nothing = BTreeMap::new();
         // The store may be away: then the run's own words count.
         let newest = completed
             .map(|report| report.id)
             .or_else(|| status.last_checkpoint.as_ref().map(|last| last.id));
+        let is_off = facts.spec().checkpointing().is_off();
+        // The next start goes by the declared spec.
+        let has_no_state = is_off || facts.row.spec.checkpointing().is_off();
+        let newest = newest.filter(|_| !has_no_state);
         let newest = newest.map(|id| match stored.filter(|stored| stored.id == id) {
             Some(stored) => (id, &stored.positions),
             None => (id, &nothing),
         });
+        let (checkpoint, commit) = match outcome.checkpoint.clone() {
+            Some(report) if is_off => (None, Some(last_commit(&report))),
+            report => (report, None),
+        };
+        let replayed = if has_no_state {
+            will_replay(&facts.row.spec, commit.as_ref())
+        } else {
+            outcome.will_replay
+        };
         StopReport {
-            checkpoint: outcome.checkpoint.clone(),
+            checkpoint,
+            group_commit: commit,
             position_lag: totals(&view, true).position_lag,
-            will_replay: end.will_replay(outcome.will_replay),
-            resume_from: end.resume_from(newest, mode),
+            will_replay: end.will_replay(replayed),
+            resume_from: end.resume_from(newest, &facts.row.spec),
             fence: end.fence,
             warnings: end.warnings(),
         }
@@ -335,15 +353,17 @@ impl JobTask {
         }
         let newest = self.core.store.latest_checkpoint(self.job.uid).await;
         let newest = newest.ok().flatten();
+        let newest = newest.filter(|_| !row.spec.checkpointing().is_off());
         let newest = newest.as_ref().map(|newest| (newest.id, &newest.positions));
         // A start that never came to consume gave nothing to its sink; of a run that died or failed nobody knows.
         let has_run = matches!(before, JobState::Failed | JobState::BackingOff);
         let never_began = !has_run && row.running.is_none() && !self.failed_run;
         Some(StopReport {
             checkpoint: None,
+            group_commit: None,
             position_lag: None,
             will_replay: end.will_replay(never_began.then_some(0)),
-            resume_from: end.resume_from(newest, row.spec.startup_mode.name()),
+            resume_from: end.resume_from(newest, &row.spec),
             fence: end.fence,
             warnings: end.warnings(),
         })

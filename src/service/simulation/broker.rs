@@ -47,6 +47,8 @@ pub(super) struct Log {
     pub(super) written_at: Vec<i64>,
     /// First offset that can still be read.
     pub(super) start: i64,
+    /// What the first offset was before.
+    pub(super) starts: Vec<i64>,
     pub(super) has_leader: bool,
 }
 
@@ -66,6 +68,17 @@ impl Log {
         seen.collect()
     }
 
+    /// Cuts the front off.
+    pub(super) fn truncate(&mut self, to: i64) {
+        self.starts.push(self.start);
+        self.start = to;
+    }
+
+    /// Whether it began there at some time.
+    pub(super) fn began_at(&self, at: i64) -> bool {
+        self.start == at || self.starts.contains(&at)
+    }
+
     fn bounds(&self) -> LogBounds {
         LogBounds {
             earliest: offset(self.start),
@@ -75,13 +88,67 @@ impl Log {
     }
 }
 
+/// One topic, which may be gone for a while, or be deleted and created again.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Broker {
+    /// Of the topic as it is. They stay while it is gone, for whoever judges.
     pub(super) logs: BTreeMap<i32, Log>,
+    /// Of the topics that had the name before, by the number of their creation.
+    past: BTreeMap<(u32, i32), Log>,
+    /// How often it was created again.
+    pub(super) creation: u32,
+    /// Whether the brokers do not know the topic for the moment.
+    pub(super) is_gone: bool,
+    /// Whether it was gone or created again at some time.
+    pub(super) was_unsettled: bool,
     /// The group's offset and note by partition.
     pub(super) group: BTreeMap<i32, (i64, String)>,
     /// Of a thousand commits, how many are lost or lose their answer.
     pub(super) lost_commits: u32,
+}
+
+impl Broker {
+    /// The log of a partition in one of the topic's creations.
+    pub(super) fn log(&self, creation: u32, number: i32) -> Option<&Log> {
+        if creation == self.creation {
+            self.logs.get(&number)
+        } else {
+            self.past.get(&(creation, number))
+        }
+    }
+
+    /// Deletes the topic and creates another of its name.
+    pub(super) fn recreate(&mut self, partitions: i32) {
+        for (number, log) in std::mem::take(&mut self.logs) {
+            self.past.insert((self.creation, number), log);
+        }
+        self.creation += 1;
+        self.was_unsettled = true;
+        self.group.clear();
+        for number in 0..partitions {
+            let log = Log {
+                has_leader: true,
+                ..Log::default()
+            };
+            self.logs.insert(number, log);
+        }
+    }
+
+    /// The partition as the brokers know it now.
+    fn known(&self, number: i32) -> Option<&Log> {
+        self.logs.get(&number).filter(|_| !self.is_gone)
+    }
+}
+
+/// The id of a creation of the topic.
+pub(super) fn topic_id(creation: u32) -> TopicId {
+    TopicId(format!("creation-{creation}").into())
+}
+
+/// Which creation an id names.
+pub(super) fn creation_of(id: &TopicId) -> u32 {
+    let number = id.0.rsplit('-').next();
+    number.and_then(|number| number.parse().ok()).unwrap()
 }
 
 pub(super) fn offset(number: i64) -> Offset {
@@ -129,6 +196,7 @@ impl KafkaCluster for ModelCluster {
             subtask: settings.subtask,
             positions: BTreeMap::new(),
             lost: BTreeSet::new(),
+            has_parked: false,
         }))
     }
 
@@ -144,12 +212,25 @@ impl KafkaCluster for ModelCluster {
         _topics: &[String],
     ) -> Result<Vec<TopicDescription>, KafkaError> {
         self.ask("describe", |state| {
+            let blind = state.has(Defect::DiscoveryBlind);
+            let known = state.store.newest();
+            let is_seen = |number: &i32| {
+                let known = known.filter(|_| blind);
+                known.is_none_or(|known| known.positions.contains_key(&partition(*number)))
+            };
             let partitions = state.broker.logs.iter();
+            let partitions = partitions.filter(|(number, _)| is_seen(number));
             let partitions = partitions.map(|(number, log)| (*number, log.has_leader.then_some(1)));
+            let creation = if state.has(Defect::TopicIdIgnored) {
+                0
+            } else {
+                state.broker.creation
+            };
+            let exists = !state.broker.is_gone;
             vec![TopicDescription {
                 name: TOPIC.to_owned(),
-                id: Some(TopicId("id".into())),
-                partitions: Some(partitions.collect()),
+                id: exists.then(|| topic_id(creation)),
+                partitions: exists.then(|| partitions.collect()),
                 internal: false,
             }]
         })
@@ -157,7 +238,11 @@ impl KafkaCluster for ModelCluster {
     }
 
     async fn list_topics(&self) -> Result<Vec<String>, KafkaError> {
-        self.ask("list topics", |_| vec![TOPIC.to_owned()]).await
+        self.ask("list topics", |state| {
+            let exists = !state.broker.is_gone;
+            exists.then(|| TOPIC.to_owned()).into_iter().collect()
+        })
+        .await
     }
 
     async fn log_bounds(
@@ -166,9 +251,15 @@ impl KafkaCluster for ModelCluster {
     ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError> {
         let asked = partitions.to_vec();
         self.ask("list offsets", move |state| {
+            let at_end = state.has(Defect::NewPartitionAtEnd);
+            let known = state.store.newest().filter(|_| at_end);
             let led = asked.into_iter().filter_map(|partition| {
-                let log = state.broker.logs.get(&partition.partition)?;
-                log.has_leader.then(|| (partition, log.bounds()))
+                let log = state.broker.known(partition.partition)?;
+                let mut bounds = log.bounds();
+                if known.is_some_and(|known| !known.positions.contains_key(&partition)) {
+                    bounds.earliest = bounds.latest;
+                }
+                log.has_leader.then_some((partition, bounds))
             });
             led.collect()
         })
@@ -186,7 +277,7 @@ impl KafkaCluster for ModelCluster {
             .ask("look up a time", move |state| {
                 let mut found = PartitionOffsets::new();
                 for partition in asked {
-                    let log = state.broker.logs.get(&partition.partition)?;
+                    let log = state.broker.known(partition.partition)?;
                     if !log.has_leader {
                         return None;
                     }
@@ -240,30 +331,29 @@ impl KafkaCluster for ModelCluster {
     }
 }
 
-/// Between the time stamps of two records of a partition.
-const STEP_MS: i64 = 40;
-
 struct ModelConsumer {
     world: Arc<World>,
     server: ServerId,
     epoch: i64,
     subtask: u32,
-    positions: BTreeMap<i32, i64>,
-    /// Partitions whose position the log does not hold: that is told once.
+    /// Where each partition stands, and in which creation of the topic. (It fetches by the topic's id, KIP-516.)
+    positions: BTreeMap<i32, (i64, u32)>,
+    /// Partitions whose position the log does not hold, or that are not there: that is told once.
     lost: BTreeSet<i32>,
+    /// Whether partitions were taken from it.
+    has_parked: bool,
 }
 
-/// The values of a batch; each record has the offset as its key, so that the sink can tell what it was given.
-struct Values(Vec<(i64, Entry)>);
+/// The values of a batch, each with its time; each record has the offset as its key, so that the sink can tell what it was given.
+struct Values(Vec<(i64, Entry, i64)>);
 
 impl RecordSource for Values {
     fn record(&self, index: usize) -> ConsumerRecord<'_> {
-        let (record_offset, entry) = self.0[index];
+        let (record_offset, entry, at) = self.0[index];
         let value: &[u8] = if entry == Entry::Bad { b"bad" } else { b"1" };
         ConsumerRecord {
             record_offset,
-            // Partitions that are read at different speeds run apart.
-            timestamp_ms: Some(record_offset * STEP_MS),
+            timestamp_ms: Some(at),
             key: None,
             value: Some(value),
         }
@@ -277,15 +367,21 @@ impl ModelConsumer {
         number: i32,
         position: &mut i64,
         most: usize,
-        values: &mut Vec<(i64, Entry)>,
+        values: &mut Vec<(i64, Entry, i64)>,
     ) -> Option<BatchRun> {
-        let log = &state.broker.logs[&number];
+        let ahead = if state.has(Defect::TimeAhead) {
+            3_600_000
+        } else {
+            0
+        };
+        let log = state.broker.logs.get(&number)?;
         let (from, end) = (*position, log.end());
         let mut run = values.len()..values.len();
         while *position < end && run.len() < most {
             let entry = log.entry(*position)?;
             if entry != Entry::Marker {
-                values.push((*position, entry));
+                let written_at = log.written_at[usize::try_from(*position).unwrap()];
+                values.push((*position, entry, written_at + ahead));
                 run.end += 1;
             }
             *position += 1;
@@ -321,8 +417,9 @@ impl Consumer for ModelConsumer {
                 "server {} e{} subtask {} reads {partition} from {next}",
                 self.server, self.epoch, self.subtask
             ));
-            state.judge_assignment(self.epoch, partition.partition, next.get());
-            self.positions.insert(partition.partition, next.get());
+            let number = partition.partition;
+            let creation = state.judge_assignment(self.epoch, number, next.get());
+            self.positions.insert(number, (next.get(), creation));
             self.lost.remove(&partition.partition);
         }
         Ok(())
@@ -330,14 +427,15 @@ impl Consumer for ModelConsumer {
 
     fn unassign(&mut self, partitions: &[TopicPartition]) -> Result<(), ConsumerError> {
         for partition in partitions {
-            let mut state = self.world.state();
-            state.trace.note(format_args!(
+            self.world.state().trace.note(format_args!(
                 "server {} e{} leaves {partition}",
                 self.server, self.epoch
             ));
-            if let Some(fetched) = self.positions.remove(&partition.partition) {
-                state.judge_leaving(self.epoch, partition.partition, fetched);
-            }
+            self.has_parked = true;
+            self.world
+                .state()
+                .judge_leave(self.epoch, partition.partition);
+            self.positions.remove(&partition.partition);
         }
         Ok(())
     }
@@ -360,11 +458,26 @@ impl Consumer for ModelConsumer {
         let first = state.chance.usize(0..self.positions.len().max(1));
         let order: Vec<i32> = self.positions.keys().copied().collect();
         let order = order.iter().cycle().skip(first).take(order.len());
+        if self.has_parked && state.has(Defect::ParkedHoldsAll) {
+            return Ok(Polled::Idle);
+        }
         for number in order {
-            let position = self.positions.get_mut(number).unwrap();
-            let log = &state.broker.logs[number];
+            let (position, creation) = self.positions.get_mut(number).unwrap();
+            if self.lost.contains(number) || state.happens(200) {
+                continue;
+            }
+            let by_id = *creation == state.broker.creation || state.has(Defect::TopicIdIgnored);
+            let Some(log) = state.broker.known(*number).filter(|_| by_id) else {
+                if runs.is_empty() && state.happens(300) {
+                    self.lost.insert(*number);
+                    return Err(ConsumerError::TopicUnknown {
+                        partition: partition(*number),
+                    });
+                }
+                continue;
+            };
             let (start, end) = (log.start, log.end());
-            if !log.has_leader || self.lost.contains(number) || state.happens(200) {
+            if !log.has_leader {
                 continue;
             }
             if *position < start || *position > end {

@@ -5,10 +5,11 @@
 //! follows). Everything random comes from the seed, so a seed that fails fails again, with its trace.
 //!
 //! `HANDOVER_SIM_SEED=n` runs one seed and prints its trace; `HANDOVER_SIM_SEEDS=n` runs so many, `HANDOVER_SIM_SECONDS=n` as
-//! many as there is time for, from `HANDOVER_SIM_FIRST` on. Seeds that once failed are in `regressions.txt` and come first.
+//! many as there is time for, from `HANDOVER_SIM_FIRST` on; `HANDOVER_SIM_ALL=1` goes on after a seed that fails. Seeds that once failed are in `regressions.txt` and come first.
 
 mod broker;
 mod judge;
+mod letters;
 mod scenario;
 mod server;
 mod sink;
@@ -74,6 +75,8 @@ fn no_seed_breaks_a_rule() {
     let seconds = number("HANDOVER_SIM_SECONDS").map(Duration::from_secs);
     let all = if seconds.is_some() { u64::MAX } else { SEEDS };
     let seeds = number("HANDOVER_SIM_SEEDS").unwrap_or(all);
+    // Past the first one that fails, to see what else there is.
+    let goes_on = number("HANDOVER_SIM_ALL").is_some();
     let kept = regressions();
     let next = AtomicU64::new(0);
     let total: Mutex<(u64, Tally)> = Mutex::default();
@@ -88,7 +91,7 @@ fn no_seed_breaks_a_rule() {
             let seed = is_kept.copied().unwrap_or_else(|| first + (index - count));
             let late = seconds.is_some_and(|seconds| began.elapsed() >= seconds);
             if is_kept.is_none() && (index - count >= seeds || late)
-                || failed.lock().unwrap().is_some()
+                || (!goes_on && failed.lock().unwrap().is_some())
             {
                 return;
             }
@@ -97,6 +100,9 @@ fn no_seed_breaks_a_rule() {
             total.0 += 1;
             total.1.add(&outcome.tally);
             if !outcome.violations.is_empty() {
+                if goes_on {
+                    say(&format!("seed {seed}: {}", outcome.violations[0]));
+                }
                 let mut failed = failed.lock().unwrap();
                 if failed.as_ref().is_none_or(|known| known.seed > seed) {
                     *failed = Some(outcome);
@@ -197,4 +203,54 @@ fn a_one_shot_start_that_a_server_uses_up_is_found() {
 #[test]
 fn a_run_that_is_not_started_again_is_found() {
     finds(Defect::NoRestart, 100, &["I9"]);
+}
+
+#[test]
+fn a_new_partition_that_is_read_from_its_end_is_found() {
+    finds(Defect::NewPartitionAtEnd, 60, &["new partition"]);
+}
+
+#[test]
+fn a_partition_that_nobody_discovers_is_found() {
+    finds(Defect::DiscoveryBlind, 60, &["I9"]);
+}
+
+#[test]
+fn a_topic_that_is_taken_for_the_one_it_replaced_is_found() {
+    finds(Defect::TopicIdIgnored, 100, &["I1", "I2", "I6", "I9"]);
+}
+
+#[test]
+fn a_bounded_run_that_ends_elsewhere_after_a_restart_is_found() {
+    finds(Defect::EndsDecidedAnew, 60, &["end"]);
+}
+
+#[test]
+fn a_bounded_run_that_reads_behind_its_end_is_found() {
+    finds(Defect::ReadsBeyondEnd, 60, &["end"]);
+}
+
+#[test]
+fn a_dead_letter_that_is_lost_is_found() {
+    finds(Defect::LetterLost, 100, &["I1", "I6", "letter"]);
+}
+
+#[test]
+fn a_skip_that_leaves_out_more_than_its_record_is_found() {
+    finds(Defect::SkipsTwo, 200, &["I2"]);
+}
+
+#[test]
+fn a_parked_partition_that_holds_up_the_others_is_found() {
+    finds(Defect::ParkedHoldsAll, 60, &["I9"]);
+}
+
+#[test]
+fn a_limit_that_is_not_held_is_found() {
+    finds(Defect::LimitIgnored, 60, &["limit"]);
+}
+
+#[test]
+fn a_watermark_that_is_ahead_of_the_records_is_found() {
+    finds(Defect::TimeAhead, 60, &["I5"]);
 }

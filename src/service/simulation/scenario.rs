@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep},
@@ -10,20 +10,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    broker::{Entry, Log, TOPIC},
-    server::{Server, spec},
+    broker::{Entry, Log, TOPIC, topic_id},
+    judge::OnBad,
+    server::{Server, Wish, spec},
     store::{Asked, Incarnation, Operation},
-    world::{Defect, Doom, Network, Peer, ServerId, World, spawn},
+    world::{Defect, Doom, Network, Peer, ServerId, State, World, spawn},
 };
 use crate::model::{
     code::Code,
-    duration::HumanDuration,
     job::JobSpec,
     job_state::{DesiredState, JobState},
     offset::Offset,
     skip::SkipRequest,
     start::{PendingStart, StartFrom, StartRequest, StopCheckpoint},
-    watermark::{TimestampSource, WatermarkAlignment, WatermarkSpec, WatermarkStrategy},
 };
 
 /// How long the job may take to come to the end of its log once nothing is broken any more: the longest pause of a backoff,
@@ -57,6 +56,10 @@ pub(super) struct Tally {
     pub(super) commits: u64,
     pub(super) repeats: u64,
     pub(super) takeovers: u64,
+    pub(super) appeared: u64,
+    pub(super) recreated: u64,
+    pub(super) finished: u64,
+    pub(super) letters: u64,
 }
 
 impl Tally {
@@ -74,6 +77,10 @@ impl Tally {
         self.commits += other.commits;
         self.repeats += other.repeats;
         self.takeovers += other.takeovers;
+        self.appeared += other.appeared;
+        self.recreated += other.recreated;
+        self.finished += other.finished;
+        self.letters += other.letters;
     }
 }
 
@@ -113,6 +120,10 @@ pub(super) fn run(seed: u64, keep: bool, defect: Option<Defect>) -> Outcome {
         commits: judge.commits,
         repeats: judge.repeats,
         takeovers: state.store.takeovers,
+        appeared: judge.appeared,
+        recreated: judge.recreated,
+        finished: judge.finished,
+        letters: judge.lettered,
     };
     Outcome {
         seed,
@@ -120,17 +131,6 @@ pub(super) fn run(seed: u64, keep: bool, defect: Option<Defect>) -> Outcome {
         fingerprint: state.trace.fingerprint(),
         lines: state.trace.lines.take().unwrap_or_default(),
         tally,
-    }
-}
-
-fn event_time() -> WatermarkSpec {
-    let second = HumanDuration::from_secs(1);
-    WatermarkSpec {
-        strategy: WatermarkStrategy::Monotonous,
-        max_delay: None,
-        idle_after: Some(second),
-        timestamp: TimestampSource::Record,
-        alignment: Some(WatermarkAlignment { max_drift: second }),
     }
 }
 
@@ -147,8 +147,9 @@ enum Undo {
     Cut(ServerId, Peer),
     Down(Peer),
     Slow(Peer),
-    Leader(i32),
+    Leader(u32, i32),
     Commits,
+    Topic,
 }
 
 struct Scenario {
@@ -159,7 +160,51 @@ struct Scenario {
     undos: Vec<(Instant, Undo)>,
     began: Instant,
     bad_records: u32,
+    refuses_letters: bool,
+    topic: TopicFaults,
     operations: u64,
+}
+
+/// What may happen to the topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TopicFaults {
+    None,
+    /// It gets more partitions.
+    Grows,
+    /// It vanishes for a while, and is deleted and created again, too.
+    Unsettled,
+}
+
+/// The most partitions that the topic grows to.
+const MOST_PARTITIONS: i32 = 6;
+
+/// Where the job ends, if it does.
+fn stop_at(state: &mut State, partitions: i32) -> Option<Value> {
+    match state.chance.u32(0..20) {
+        0 | 1 => Some(json!({"mode": "latest"})),
+        2 => Some(json!({"mode": "timestamp", "timestamp": "2024-10-04T00:00:05Z"})),
+        3 => {
+            let end = state.chance.i64(5..150);
+            let ends = (0..MOST_PARTITIONS).map(|number| (number.to_string(), json!(end)));
+            let count = usize::try_from(partitions).unwrap();
+            let ends: serde_json::Map<_, _> = ends.take(count).collect();
+            Some(json!({"mode": "specific-offsets", "offsets": {TOPIC: ends}}))
+        }
+        _ => None,
+    }
+}
+
+/// How it keeps event time, if it does.
+fn watermark(state: &mut State) -> Value {
+    match state.chance.u32(0..10) {
+        0 => json!({"strategy": "monotonous", "idle_after": "2s"}),
+        1 => json!({"strategy": "bounded-out-of-orderness", "max_delay": "1s"}),
+        2 => {
+            json!({"strategy": "bounded-out-of-orderness", "max_delay": "500ms", "idle_after": "3s",
+                    "alignment": {"max_drift": "2s"}})
+        }
+        _ => Value::Null,
+    }
 }
 
 impl Scenario {
@@ -187,8 +232,6 @@ impl Scenario {
         } else {
             "job"
         };
-        let parallelism = state.chance.u32(1..4);
-        let interval = state.chance.u64(300..4_000);
         let once = state.happens(750);
         state.judge.once = once;
         state.network = Network {
@@ -197,15 +240,46 @@ impl Scenario {
             ..Network::default()
         };
         state.broker.lost_commits = state.chance.u32(0..100);
-        let bad_records = if state.happens(300) { 10 } else { 0 };
+        let bad_records = if state.happens(400) { 10 } else { 0 };
         let servers = state.chance.usize(1..3);
+        let on_bad = [
+            OnBad::Stop,
+            OnBad::Stop,
+            OnBad::Letter,
+            OnBad::Letter,
+            OnBad::Skip,
+        ];
+        let on_bad = on_bad[state.chance.usize(0..on_bad.len())];
+        state.judge.on_bad = on_bad;
+        let refuses_letters = state.happens(300);
+        let stop_at = stop_at(state, partitions);
+        // A run to given offsets names every partition that there is.
+        let names_all = matches!(&stop_at, Some(stop_at) if stop_at["mode"] == "specific-offsets");
+        let topic = match state.chance.u32(0..10) {
+            0..3 if !names_all => TopicFaults::Grows,
+            3..5 if stop_at.is_none() => TopicFaults::Unsettled,
+            _ => TopicFaults::None,
+        };
+        let on_recreated = ["fail", "earliest", "latest"];
+        let watermark = watermark(state);
+        let limit = state.happens(150).then(|| state.chance.u64(15..150));
+        state.judge.limit = limit;
+        let wish = Wish {
+            parallelism: state.chance.u32(1..4),
+            mode,
+            interval_ms: state.chance.u64(300..4_000),
+            block,
+            on_bad,
+            by_pattern: state.happens(300),
+            look_every_s: state.chance.u64(1..6),
+            on_recreated: on_recreated[state.chance.usize(0..3)],
+            stop_at,
+            records_per_s: limit,
+            watermark,
+        };
         state.trace.note(format_args!(
-            "{partitions} partitions, {parallelism} subtasks, {servers} servers, once {once}, {mode}, every {interval} ms, a failure stops the {block}"
+            "{partitions} partitions, {servers} servers, once {once}, topic {topic:?}, letters are refused {refuses_letters}, {wish:?}"
         ));
-        let mut spec = spec(parallelism, &mode, interval, block);
-        // No draw of its own: the other worlds stay what they are.
-        spec.watermark = interval.is_multiple_of(3).then(event_time);
-        state.judge.aligns = spec.watermark.is_some();
         drop(guard);
         let place = || Place {
             life: 0,
@@ -215,14 +289,20 @@ impl Scenario {
         };
         Self {
             world,
-            spec,
+            spec: spec(&wish),
             once,
             places: (0..servers).map(|_| place()).collect(),
             undos: Vec::new(),
             began,
             bad_records,
+            refuses_letters,
+            topic,
             operations: 0,
         }
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.spec.source.stop_at.is_some()
     }
 
     async fn play(mut self) {
@@ -269,11 +349,19 @@ impl Scenario {
                 server,
                 life: place.life,
             };
+            let mut spec = self.spec.clone();
+            {
+                let mut state = self.world.state();
+                if state.happens(200) {
+                    // The job is given another number of subtasks between two lives.
+                    spec.parallelism = state.chance.u32(1..4);
+                }
+            }
             let server_task = Server::new(
                 &self.world,
                 me,
-                self.spec.clone(),
-                self.once,
+                spec,
+                (self.once, self.refuses_letters),
                 place.stopping.clone(),
                 self.began,
             );
@@ -298,12 +386,18 @@ impl Scenario {
                 Undo::Cut(server, peer) => drop(state.network.cut.remove(&(server, peer))),
                 Undo::Down(peer) => drop(state.network.down.remove(&peer)),
                 Undo::Slow(peer) => drop(state.network.slow.remove(&peer)),
-                Undo::Leader(number) => {
-                    if let Some(log) = state.broker.logs.get_mut(&number) {
+                Undo::Leader(creation, number) => {
+                    let is_it = creation == state.broker.creation;
+                    let log = state.broker.logs.get_mut(&number).filter(|_| is_it);
+                    if let Some(log) = log {
                         log.has_leader = true;
                     }
                 }
                 Undo::Commits => state.broker.lost_commits = 20,
+                Undo::Topic => {
+                    state.trace.note(format_args!("the topic is there"));
+                    state.broker.is_gone = false;
+                }
             }
         }
     }
@@ -317,7 +411,50 @@ impl Scenario {
             55..59 => self.shut_down(),
             59..79 => self.fault(),
             79..83 => self.truncate(),
+            83..87 => self.change_topic(),
             _ => self.operate(false),
+        }
+    }
+
+    /// The topic grows, vanishes for a while, or is deleted and created again.
+    fn change_topic(&mut self) {
+        let mut guard = self.world.state();
+        let state = &mut *guard;
+        let roll = state.chance.u32(0..10);
+        let broker = &mut state.broker;
+        let partitions = i32::try_from(broker.logs.len()).unwrap();
+        match self.topic {
+            TopicFaults::None => {}
+            TopicFaults::Unsettled if roll < 6 && !broker.is_gone => {
+                broker.is_gone = true;
+                broker.was_unsettled = true;
+                if roll < 3 {
+                    let partitions = state.chance.i32(1..5);
+                    state.broker.recreate(partitions);
+                }
+                let lasts = Duration::from_millis(state.chance.u64(500..10_000));
+                let creation = state.broker.creation;
+                state.trace.note(format_args!(
+                    "the topic is gone for {lasts:?}, then there is creation {creation}"
+                ));
+                self.undos.push((Instant::now() + lasts, Undo::Topic));
+            }
+            TopicFaults::Grows | TopicFaults::Unsettled if partitions < MOST_PARTITIONS => {
+                let log = Log {
+                    has_leader: state.happens(700),
+                    ..Log::default()
+                };
+                let (creation, has_leader) = (state.broker.creation, log.has_leader);
+                state.broker.logs.insert(partitions, log);
+                state.trace.note(format_args!(
+                    "orders/{partitions} is new, with a leader {has_leader}"
+                ));
+                if !has_leader {
+                    let until = Instant::now() + Duration::from_secs(4);
+                    self.undos.push((until, Undo::Leader(creation, partitions)));
+                }
+            }
+            TopicFaults::Grows | TopicFaults::Unsettled => {}
         }
     }
 
@@ -385,7 +522,7 @@ impl Scenario {
                 if let Some(log) = state.broker.logs.get_mut(&number) {
                     log.has_leader = false;
                 }
-                Undo::Leader(number)
+                Undo::Leader(state.broker.creation, number)
             }
             _ => {
                 state.broker.lost_commits = 900;
@@ -396,8 +533,9 @@ impl Scenario {
             Undo::Cut(server, peer) => format!("server {server} is cut from {peer:?}"),
             Undo::Down(peer) => format!("{peer:?} is down"),
             Undo::Slow(peer) => format!("{peer:?} is slow"),
-            Undo::Leader(number) => format!("orders/{number} has no leader"),
+            Undo::Leader(_, number) => format!("orders/{number} has no leader"),
             Undo::Commits => "commits are lost".to_owned(),
+            Undo::Topic => String::new(),
         };
         state.trace.note(format_args!("{kind} for {lasts:?}"));
         self.undos.push((Instant::now() + lasts, undo));
@@ -433,8 +571,9 @@ impl Scenario {
         let number = numbers[state.chance.usize(0..numbers.len())];
         let at = super::broker::partition(number);
         let stored = state.store.newest().and_then(|newest| {
-            let next = newest.positions.get(&at)?.next_offset;
-            next.map(Offset::get)
+            let stored = newest.positions.get(&at)?;
+            let is_of_it = stored.topic_id == Some(topic_id(state.broker.creation));
+            stored.next_offset.filter(|_| is_of_it).map(Offset::get)
         });
         let log = &state.broker.logs[&number];
         let (start, end) = (log.start, log.end());
@@ -448,7 +587,7 @@ impl Scenario {
             .trace
             .note(format_args!("{at} begins at {to} from now on"));
         if let Some(log) = state.broker.logs.get_mut(&number) {
-            log.start = to;
+            log.truncate(to);
         }
     }
 
@@ -463,6 +602,7 @@ impl Scenario {
             ..Network::default()
         };
         state.broker.lost_commits = 0;
+        state.broker.is_gone = false;
         state.dooms.clear();
         for log in state.broker.logs.values_mut() {
             log.has_leader = true;
@@ -475,7 +615,17 @@ impl Scenario {
         loop {
             self.revive();
             self.operate(true);
-            let unfinished = self.world.state().unfinished();
+            let unfinished = if self.is_bounded() {
+                self.write_up_to_the_ends();
+                let state = self.world.state();
+                let open = state.unfinished(&BTreeSet::new());
+                let is_finished = state.store.state == JobState::Finished
+                    && state.store.desired == DesiredState::Stopped
+                    && state.store.operation.is_none();
+                (!is_finished).then(|| format!("the bounded run has not finished: {open:?}"))
+            } else {
+                self.world.state().unfinished(&BTreeSet::new())
+            };
             let Some(why) = unfinished else {
                 return true;
             };
@@ -493,6 +643,23 @@ impl Scenario {
         }
     }
 
+    /// A bounded run waits for logs that do not reach its ends yet.
+    fn write_up_to_the_ends(&self) {
+        let is_short = {
+            let state = self.world.state();
+            let bounded = state.store.bounded.as_ref();
+            bounded.is_some_and(|run| {
+                run.ends.iter().any(|(at, end)| {
+                    let log = state.broker.logs.get(&at.partition);
+                    log.is_some_and(|log| log.end() < end.stop_offset.get())
+                })
+            })
+        };
+        if is_short {
+            self.write(false);
+        }
+    }
+
     async fn stop_for_good(&mut self) {
         let until = Instant::now() + LAST_STOP;
         loop {
@@ -500,7 +667,7 @@ impl Scenario {
                 let mut guard = self.world.state();
                 let state = &mut *guard;
                 if state.store.operation.is_none()
-                    && state.store.state == JobState::Stopped
+                    && matches!(state.store.state, JobState::Stopped | JobState::Finished)
                     && state.store.desired == DesiredState::Stopped
                 {
                     return;
@@ -561,14 +728,23 @@ impl Scenario {
             return;
         }
         let roll = self.world.state().chance.u32(0..100);
+        // One that is gone comes back by itself, or never.
+        let mut waiting = parked
+            .iter()
+            .filter(|(_, (code, _))| *code != Code::PartitionGone);
         if shown == JobState::Running
-            && (in_peace || roll < 50)
-            && let Some((number, (code, at))) = parked.first_key_value()
+            && (roll < 50 || in_peace)
+            && let Some((number, (code, at))) = waiting.next()
+            && (!in_peace || self.others_are_done(parked.keys()))
         {
             return self.release(*number, *code, *at);
         }
         match shown {
             JobState::Failed => {
+                if failure == Some(Code::UnknownPartition) {
+                    // What was asked for the next start names partitions that are no more.
+                    self.world.state().store.pending_start = None;
+                }
                 let is_blocked = failure == Some(Code::BlockedOnRecord);
                 // A skip is refused where something else stands against a start, which a start with a remedy decides.
                 if let Some(record) = record.filter(|_| is_blocked && roll < 70) {
@@ -582,7 +758,8 @@ impl Scenario {
                 }
                 self.ask(Asked::Start(self.remedy(roll)));
             }
-            JobState::Stopped if desired == DesiredState::Stopped => {
+            JobState::Finished if in_peace => {}
+            JobState::Stopped | JobState::Finished if desired == DesiredState::Stopped => {
                 let request = if in_peace {
                     self.remedy(roll)
                 } else {
@@ -625,6 +802,12 @@ impl Scenario {
                 self.ask(Asked::Stop(how[roll as usize % 3], time));
             }
         }
+    }
+
+    /// A parked partition holds up no other one: whoever decides has time to wait for them.
+    fn others_are_done<'a>(&self, parked: impl Iterator<Item = &'a i32>) -> bool {
+        let parked: BTreeSet<i32> = parked.copied().collect();
+        self.world.state().unfinished(&parked).is_none()
     }
 
     /// Has a parked partition go on: behind its record, or by a start that decides.
@@ -673,6 +856,7 @@ impl Scenario {
         } else {
             "latest"
         };
-        StartRequest::read(&json!({"on_out_of_range": policy})).unwrap()
+        let body = json!({"on_out_of_range": policy, "on_topic_recreated": policy});
+        StartRequest::read(&body).unwrap()
     }
 }

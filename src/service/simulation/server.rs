@@ -4,7 +4,11 @@
 //! be moved here: fence, read, decide, store, assign. Everything that decides is theirs: [`Intent`], [`gather`],
 //! [`StartQuestion`], [`start_checkpoint`], [`judge`].
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -15,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     broker::{ModelCluster, TOPIC},
-    judge::Licence,
+    judge::{Licence, OnBad},
+    letters::ModelLetters,
     sink::ModelSink,
     store::{Asked, Incarnation, ModelStore, Operation, Row, Settled},
     world::{Defect, ServerId, World, WorldClock},
@@ -25,7 +30,7 @@ use crate::{
         JobEnd, JobHandle, JobRun,
         backoff::pause_after,
         error::{ConsumerError, ErrorClass, JobError, SinkError, StoreError},
-        ports::{JobLease, KafkaCluster, LeaseHealth, Sink},
+        ports::{DeadLetterTopic, JobLease, KafkaCluster, LeaseHealth, Sink},
     },
     model::{
         checkpoint::{Checkpoint, CheckpointKind, CheckpointPosition},
@@ -33,10 +38,16 @@ use crate::{
         ids::{InstallId, JobName},
         job::JobSpec,
         job_state::{DesiredState, JobState},
+        limits::LimitsSpec,
         offset::Offset,
-        resolver::{Parking, ProgressFacts, ResolvedStart, SinkFacts, SinkProgress},
+        resolver::{
+            Parking, PlannedParking, ProgressFacts, ResolvedStart, SinkFacts, SinkProgress,
+            StartReason,
+        },
         skip::{SkipVerdict, judge},
         start::{StartRequest, StopCheckpoint},
+        stop_at::BoundedRun,
+        topic::TopicPartition,
     },
     service::{
         sink_progress,
@@ -54,6 +65,14 @@ const LAST_SETTLE_PAUSE: Duration = Duration::from_secs(5);
 /// What a run may take to end beyond the time of its stop.
 const CLOSING: Duration = Duration::from_secs(20);
 
+/// Where a run begins and ends.
+struct Begin {
+    start: Checkpoint,
+    reasons: BTreeMap<TopicPartition, StartReason>,
+    parked: BTreeMap<TopicPartition, PlannedParking>,
+    bounded: Option<BoundedRun>,
+}
+
 /// Why a step did not succeed.
 enum Trouble {
     Fenced,
@@ -70,6 +89,7 @@ pub(super) struct Server {
     spec: JobSpec,
     store: Arc<ModelStore>,
     once: bool,
+    refuses_letters: bool,
     health: Arc<watch::Sender<LeaseHealth>>,
     stopping: CancellationToken,
     lease: Option<JobLease>,
@@ -85,7 +105,7 @@ impl Server {
         world: &Arc<World>,
         me: Incarnation,
         spec: JobSpec,
-        once: bool,
+        (once, refuses_letters): (bool, bool),
         stopping: CancellationToken,
         began: Instant,
     ) -> Self {
@@ -98,6 +118,7 @@ impl Server {
                 server: me.server,
             }),
             once,
+            refuses_letters,
             health: Arc::new(watch::Sender::new(LeaseHealth::Held)),
             stopping,
             lease: None,
@@ -215,7 +236,8 @@ impl Server {
             },
             None if self.run.is_some() => {}
             None => match (row.desired, row.state) {
-                (_, JobState::Failed) | (DesiredState::Stopped, JobState::Stopped) => {}
+                (_, JobState::Failed)
+                | (DesiredState::Stopped, JobState::Stopped | JobState::Finished) => {}
                 (DesiredState::Running, _) if may_start => self.start(&row, None).await,
                 (DesiredState::Running, _) => {}
                 (DesiredState::Stopped, _) => self.settle_leftovers(&row).await,
@@ -227,14 +249,14 @@ impl Server {
         let parked = match &self.run {
             Some(run) => {
                 let status = run.status();
-                self.world.state().judge_event_time(&status);
+                self.world.state().judge_watermarks(&status);
                 let parked = status.parked.iter().map(|(at, parked)| {
                     let stands = parked.offset.map(Offset::get);
                     (at.partition, (parked.code, stands))
                 });
                 parked.collect()
             }
-            None => std::collections::BTreeMap::new(),
+            None => BTreeMap::new(),
         };
         self.world.state().judge.parked = parked;
     }
@@ -258,12 +280,19 @@ impl Server {
                     .state()
                     .trace
                     .note(format_args!("the start is refused: {codes:?}"));
-                let settled = Settled {
+                let mut settled = Settled {
                     state: JobState::Failed,
                     failure: Some((codes[0], None)),
                     operation: asked.map(|(operation, _)| operation.id),
                     desired: None,
                 };
+                let was_finished = row.state == JobState::Finished && asked.is_some();
+                if was_finished || codes.contains(&Code::RunFinished) {
+                    // A start that is refused leaves the job as it was.
+                    settled.state = JobState::Finished;
+                    settled.failure = None;
+                    settled.desired = Some(DesiredState::Stopped);
+                }
                 self.settle(settled).await;
             }
         }
@@ -296,7 +325,13 @@ impl Server {
         };
         let cluster = self.cluster(lease);
         let resolved = self
-            .decide(&cluster, &*sink, &progress, request, &intent)
+            .decide(
+                &cluster,
+                &*sink,
+                &progress,
+                (request, asked.is_none() || done_before),
+                &intent,
+            )
             .await?;
         if !resolved.blockers.is_empty() {
             return Err(self.blocked(lease, &resolved, asked.is_some()));
@@ -306,8 +341,10 @@ impl Server {
             .await?;
         let mut licence = Licence::default();
         for planned in &resolved.partitions {
-            let (number, start) = (planned.partition, planned.start_at.map(Offset::get));
-            licence.planned.insert(number, (start, planned.reason));
+            let stored = planned.start_at.or(planned.kept).map(Offset::get);
+            licence
+                .planned
+                .insert(planned.partition, (stored, planned.reason));
         }
         if asked.is_some() && !done_before && intent.from.name() != "auto" {
             let covered = intent.partitions.as_ref();
@@ -322,12 +359,23 @@ impl Server {
         self.world.state().judge.licences.insert(key, licence);
         let (consumes, sets_aside) = (intent.consumes.clone(), resolved.sets_state_aside());
         let operation = asked.map(|(operation, _)| operation.id);
-        let stored = checkpoint.clone();
+        let now = crate::engine::ports::Clock::now(&WorldClock(self.began));
+        let bounded = resolved.bounded_run(checkpoint.id, now);
+        let (stored, run) = (checkpoint.clone(), bounded.clone());
         self.insist_on(&lease, move |state, epoch| {
-            state.store_start(epoch, &stored, consumes.as_deref(), sets_aside, operation)
+            let consumes = consumes.as_deref();
+            state.store_start(epoch, &stored, consumes, sets_aside, operation, run.clone())
         })
         .await?;
-        self.spawn(lease, checkpoint, sink, cluster);
+        let reasons = resolved.partitions.iter();
+        let reasons = reasons.map(|planned| (planned.topic_partition(), planned.reason));
+        let begin = Begin {
+            start: checkpoint,
+            reasons: reasons.collect(),
+            parked: resolved.parked(),
+            bounded,
+        };
+        self.spawn(lease, begin, sink, cluster);
         Ok(())
     }
 
@@ -386,7 +434,7 @@ impl Server {
         cluster: &Arc<dyn KafkaCluster>,
         sink: &dyn Sink,
         progress: &SinkProgress,
-        request: &StartRequest,
+        (request, nobody_asks): (&StartRequest, bool),
         intent: &Intent,
     ) -> Step<ResolvedStart> {
         let mut facts_of_sink = sink_progress::claimed(sink, progress.clone());
@@ -398,14 +446,22 @@ impl Server {
         }
         let mut attempts = 0;
         let state = loop {
-            let read = self.store.ask(|state| Ok(state.store.restorable()));
+            let is_bounded = self.spec.source.stop_at.is_some();
+            let read = self.store.ask(move |state| {
+                let anew = state.has(Defect::EndsDecidedAnew);
+                let run = state.store.bounded.clone();
+                let run = run.filter(|_| is_bounded && !anew);
+                Ok((state.store.restorable(), run))
+            });
             match read.await {
-                Ok(newest) => {
+                Ok((newest, run)) => {
                     break StartState {
                         newest,
                         chosen: None,
-                        // The simulated job has no end.
-                        run: None,
+                        // The simulated job takes checkpoints.
+                        left: None,
+                        outdated: None,
+                        run,
                     };
                 }
                 Err(_) => self.pause(&mut attempts).await?,
@@ -417,7 +473,7 @@ impl Server {
             intent,
             state: &state,
             sink: &facts_of_sink,
-            parking: Parking::default(),
+            parking: Parking::of(self.spec.errors.block, &[], nobody_asks),
         };
         let clock = WorldClock(self.began);
         let mut attempts = 0;
@@ -438,9 +494,19 @@ impl Server {
             .iter()
             .map(|blocker| blocker.code)
             .collect();
+        let unsettled = self.world.state().broker.was_unsettled;
+        let is_bounded = self.spec.source.stop_at.is_some();
         let may_be = |code: &Code| {
+            let of_topic = [
+                Code::TopicRecreated,
+                Code::UnknownTopic,
+                Code::UnknownPartition,
+            ];
             *code == Code::OffsetOutOfRange
                 || (by_operator && matches!(code, Code::NoLeader | Code::GroupMissing))
+                || (unsettled && of_topic.contains(code))
+                // One that another server has finished while this one made up its mind, too.
+                || (is_bounded && matches!(code, Code::StopOffsetUnknown | Code::RunFinished))
         };
         let is_owner = self.world.state().store.epoch == lease.epoch.0;
         if is_owner && !codes.iter().all(may_be) {
@@ -481,25 +547,50 @@ impl Server {
     fn spawn(
         &mut self,
         lease: JobLease,
-        start: Checkpoint,
+        begin: Begin,
         sink: Arc<dyn Sink>,
         kafka: Arc<dyn KafkaCluster>,
     ) {
+        let mut spec = self.spec.clone();
+        let ends = begin.bounded.as_ref().map(BoundedRun::stop_offsets);
+        let (on_bad, ends) = {
+            let state = self.world.state();
+            if state.has(Defect::LimitIgnored) {
+                spec.limits = LimitsSpec::default();
+            }
+            let too_far = i64::from(state.has(Defect::ReadsBeyondEnd));
+            let ends = ends.map(|ends| {
+                let further = ends.into_iter().map(|(at, end)| {
+                    let end = super::broker::offset(end.get() + too_far);
+                    (at, end)
+                });
+                further.collect()
+            });
+            (state.judge.on_bad, ends)
+        };
+        let letters = ModelLetters {
+            world: Arc::clone(&self.world),
+            server: self.server(),
+            refuses: self.refuses_letters,
+        };
+        let letters: Arc<dyn DeadLetterTopic> = Arc::new(letters);
         let (handle, run) = JobHandle::in_tasks(JobRun {
             name: JobName::new("orders").unwrap(),
             install: InstallId(uuid::Uuid::nil()),
-            spec: self.spec.clone(),
+            spec,
             lease,
-            start,
-            reasons: std::collections::BTreeMap::new(),
-            parked: std::collections::BTreeMap::new(),
-            ends: None,
+            start: begin.start,
+            reasons: begin.reasons,
+            parked: begin.parked,
+            ends,
             kafka,
             sink,
-            dead_letters: None,
+            dead_letters: (on_bad == OnBad::Letter).then_some(letters),
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
+            // The simulated group hears what a former owner says late.
+            lease_until: watch::channel(Instant::now() + Duration::from_secs(86_400)).1,
         });
         self.tasks.spawn(run);
         self.run = Some(handle);
@@ -518,7 +609,7 @@ impl Server {
             let cluster = self.cluster(lease);
             let (plain, intent) = (StartRequest::auto(), Intent::automatic());
             let resolved = self
-                .decide(&cluster, &*sink, &progress, &plain, &intent)
+                .decide(&cluster, &*sink, &progress, (&plain, true), &intent)
                 .await?;
             let stands_at = position_in(&resolved, request).unwrap_or(None);
             let verdict = judge(
@@ -533,6 +624,12 @@ impl Server {
                         .await?;
                     checkpoint.kind = CheckpointKind::Skip;
                     let id = checkpoint.id;
+                    let two = self.world.state().has(Defect::SkipsTwo);
+                    let next = if two {
+                        super::broker::offset(next.get() + 1)
+                    } else {
+                        next
+                    };
                     let moved = |position: &mut CheckpointPosition| {
                         position.next_offset = Some(next);
                         position.position_id = id;
@@ -565,6 +662,9 @@ impl Server {
         self.run = None;
         let error = match end {
             JobEnd::Failed(error) => error,
+            JobEnd::Finished(_) if self.spec.source.stop_at.is_some() => {
+                return self.settle(finished(None)).await;
+            }
             JobEnd::Stopped(_) | JobEnd::Finished(_) => {
                 self.world
                     .state()
@@ -623,12 +723,9 @@ impl Server {
             JobError::Fenced
             | JobError::Decode { .. }
             | JobError::Consumer(ConsumerError::OutOfRange { .. }) => true,
-            JobError::Consumer(
-                ConsumerError::Kafka(_)
-                | ConsumerError::TopicUnknown { .. }
-                | ConsumerError::TopicRecreated { .. },
-            )
-            | JobError::DeadLetter { .. }
+            JobError::DeadLetter { .. } => self.refuses_letters,
+            JobError::Consumer(ConsumerError::TopicRecreated { .. }) => state.broker.was_unsettled,
+            JobError::Consumer(ConsumerError::Kafka(_) | ConsumerError::TopicUnknown { .. })
             | JobError::Sink(_)
             | JobError::Store(_)
             | JobError::Panicked { .. } => false,
@@ -658,6 +755,12 @@ impl Server {
         time: Duration,
         row: &Row,
     ) {
+        let mut settled = Settled {
+            state: JobState::Stopped,
+            failure: None,
+            operation: Some(operation.id),
+            desired: Some(DesiredState::Stopped),
+        };
         if let Some(run) = self.run.clone() {
             let asked_at = Instant::now();
             let ended = run.stop(how, time).await;
@@ -682,8 +785,10 @@ impl Server {
                     drop(gone_on.await);
                     return;
                 }
-                Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome)) => {
+                Ok(JobEnd::Stopped(outcome)) => self.judge_stop(&run, &outcome),
+                Ok(JobEnd::Finished(outcome)) => {
                     self.judge_stop(&run, &outcome);
+                    settled = finished(Some(operation.id));
                 }
                 Ok(JobEnd::Failed(error)) => {
                     self.note_failure(&error);
@@ -706,13 +811,10 @@ impl Server {
             };
             // A dead owner is kept out of the sink, as far as the time allows.
             drop(timeout(time, self.claim_sink(lease)).await);
+        } else if row.state == JobState::Finished {
+            // There is nothing to stop.
+            settled.state = row.state;
         }
-        let settled = Settled {
-            state: JobState::Stopped,
-            failure: None,
-            operation: Some(operation.id),
-            desired: Some(DesiredState::Stopped),
-        };
         self.settle(settled).await;
     }
 
@@ -781,11 +883,19 @@ impl Server {
     }
 
     async fn shut_down(&mut self) {
+        let mut settled = Settled {
+            state: JobState::Stopped,
+            failure: None,
+            operation: None,
+            desired: None,
+        };
         if let Some(run) = self.run.take() {
             let stop = run.stop(StopCheckpoint::BestEffort, Duration::from_secs(10));
             match timeout(Duration::from_secs(40), stop).await {
-                Ok(Ok(JobEnd::Stopped(outcome) | JobEnd::Finished(outcome))) => {
+                Ok(Ok(JobEnd::Stopped(outcome))) => self.judge_stop(&run, &outcome),
+                Ok(Ok(JobEnd::Finished(outcome))) => {
                     self.judge_stop(&run, &outcome);
+                    settled = finished(None);
                 }
                 Ok(Ok(JobEnd::Failed(error))) => self.note_failure(&error),
                 Ok(Err(_)) => {}
@@ -798,12 +908,11 @@ impl Server {
         let Some(lease) = self.lease else {
             return;
         };
-        let settled = Settled {
-            state: JobState::Stopped,
-            failure: None,
-            operation: None,
-            desired: None,
-        };
+        if settled.state == JobState::Stopped
+            && self.world.state().store.state == JobState::Finished
+        {
+            return;
+        }
         let settle = self
             .store
             .write(&lease, move |state, epoch| state.settle(epoch, &settled));
@@ -953,24 +1062,62 @@ async fn keep_lease(
     }
 }
 
+/// A bounded run has come to its ends.
+fn finished(operation: Option<u64>) -> Settled {
+    Settled {
+        state: JobState::Finished,
+        failure: None,
+        operation,
+        desired: Some(DesiredState::Stopped),
+    }
+}
+
+/// What a scenario says of its job.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) parallelism: u32,
+    pub(super) mode: serde_json::Value,
+    pub(super) interval_ms: u64,
+    pub(super) block: &'static str,
+    pub(super) on_bad: OnBad,
+    pub(super) by_pattern: bool,
+    pub(super) look_every_s: u64,
+    pub(super) on_recreated: &'static str,
+    pub(super) stop_at: Option<serde_json::Value>,
+    pub(super) records_per_s: Option<u64>,
+    pub(super) watermark: serde_json::Value,
+}
+
 /// The document of the job.
-pub(super) fn spec(
-    parallelism: u32,
-    mode: &serde_json::Value,
-    interval_ms: u64,
-    block: &str,
-) -> JobSpec {
-    let document = serde_json::json!({
-        "source": {"connection": "main", "topics": [TOPIC], "format": "json",
-                   "on_missing_group_offset": "earliest"},
-        "startup_mode": mode,
-        "errors": {"block": block},
+pub(super) fn spec(wish: &Wish) -> JobSpec {
+    let on_bad = match wish.on_bad {
+        OnBad::Stop => serde_json::json!({"policy": "stop"}),
+        OnBad::Skip => serde_json::json!({"policy": "skip"}),
+        OnBad::Letter => {
+            serde_json::json!({"policy": "dead-letter", "connection": "main", "topic": "letters"})
+        }
+    };
+    let mut document = serde_json::json!({
+        "source": {"connection": "main", "format": "json", "on_missing_group_offset": "earliest",
+                   "partition_discovery": {"interval": format!("{}s", wish.look_every_s)},
+                   "on_topic_recreated": wish.on_recreated, "stop_at": wish.stop_at},
+        "startup_mode": wish.mode,
+        "errors": {"block": wish.block, "on_bad_record": on_bad},
+        "limits": {"records_per_s": wish.records_per_s},
+        "watermark": wish.watermark,
         "sink": {"type": "blackhole"},
     });
+    let source = &mut document["source"];
+    if wish.by_pattern {
+        source["topic_pattern"] = serde_json::json!("ord.*");
+    } else {
+        source["topics"] = serde_json::json!([TOPIC]);
+    }
     let name = JobName::new("orders").unwrap();
     let mut spec = JobSpec::read(&name, &document).unwrap();
-    spec.parallelism = parallelism;
-    spec.checkpoint.interval = crate::model::HumanDuration(Duration::from_millis(interval_ms));
+    spec.parallelism = wish.parallelism;
+    let interval = Duration::from_millis(wish.interval_ms);
+    spec.checkpoint.interval = Some(crate::model::HumanDuration(interval));
     spec.checkpoint.timeout = crate::model::HumanDuration(Duration::from_secs(8));
     spec
 }

@@ -222,8 +222,8 @@ impl SinkWriter for ModelWriter {
             for run in batch.runs() {
                 for record in batch.records_of(run) {
                     let at = record.record_offset;
-                    let next = read.get(&*run.partition).map(|read| read.next_offset);
-                    state.judge_record(self.claim.0, run.partition.partition, at, next);
+                    let stands = read.get(&*run.partition).copied();
+                    state.judge_record(self.claim.0, run.partition.partition, at, stands);
                     if let Some(read) = read.get_mut(&*run.partition) {
                         read.next_offset = Offset::after(at).unwrap();
                     }
@@ -234,21 +234,21 @@ impl SinkWriter for ModelWriter {
         if !self.sink.once {
             // Nothing of it is taken when the answer is lost, as far as the writer knows; the target may know better.
             let (claim, rows) = (self.claim, given.clone());
-            let pairs: Vec<(i32, i64)> = rows
+            let ids = self.stands.clone();
+            let by = move |partition: &TopicPartition| {
+                let id = ids.get(partition).map(|stands| stands.position_id);
+                id.unwrap_or(CheckpointId(0))
+            };
+            let pairs: Vec<(i32, i64, CheckpointId)> = rows
                 .iter()
-                .map(|(partition, at)| (partition.partition, *at))
+                .map(|(partition, at)| (partition.partition, *at, by(partition)))
                 .collect();
             self.sink.world.state().judge_repeats(claim.0, &pairs);
-            let ids = self.stands.clone();
             self.sink
                 .ask(move |state| {
-                    for (partition, at) in rows {
-                        if !state.judge.has.insert((partition.partition, at)) {
-                            state.judge.repeats += 1;
-                        }
-                        let id = ids.get(&partition).map(|stands| stands.position_id);
-                        let rows = state.target.rows.entry(partition.partition);
-                        rows.or_default().push((at, id.unwrap_or(CheckpointId(0))));
+                    for (number, at, id) in pairs {
+                        state.judge_taken(number, at, id);
+                        state.target.rows.entry(number).or_default().push((at, id));
                     }
                     Ok(())
                 })
@@ -284,7 +284,7 @@ impl SinkWriter for ModelWriter {
         {
             let mut state = self.sink.world.state();
             for (partition, to) in positions {
-                let read = self.read.get(partition).map(|read| read.next_offset);
+                let read = self.read.get(partition).copied();
                 state.judge_barrier(checkpoint, partition.partition, *to, read);
             }
             if state.has(Defect::BarrierBeforeFlush) {

@@ -31,6 +31,7 @@ use crate::{
         resolver::RestorableState,
         skip::SkipRequest,
         start::{PendingStart, StartRequest, StopCheckpoint},
+        stop_at::BoundedRun,
     },
 };
 
@@ -74,6 +75,8 @@ pub(super) struct Table {
     pub(super) failed_record: Option<FailedRecord>,
     pub(super) pending_start: Option<PendingStart>,
     pub(super) operation: Option<Operation>,
+    /// The bounded run, as a start has stored it.
+    pub(super) bounded: Option<BoundedRun>,
     /// Epochs that were told that they are over, and when.
     fenced: BTreeMap<i64, Instant>,
     /// How often a server took the job from another one.
@@ -96,6 +99,7 @@ impl Default for Table {
             failed_record: None,
             pending_start: None,
             operation: None,
+            bounded: None,
             fenced: BTreeMap::new(),
             takeovers: 0,
         }
@@ -280,6 +284,7 @@ impl State {
         consumes: Option<&str>,
         sets_aside: bool,
         operation: Option<u64>,
+        bounded: Option<BoundedRun>,
     ) -> Result<(), StoreError> {
         if self.has(Defect::StartNotStored) {
             self.hold(epoch)?;
@@ -287,10 +292,18 @@ impl State {
             self.store.state = JobState::Running;
             return Ok(());
         }
+        let is_known = self.store.completed.contains_key(&checkpoint.id);
+        if let Some(bounded) = bounded.as_ref().filter(|_| !is_known) {
+            self.hold(epoch)?;
+            self.judge_ends(checkpoint, bounded);
+        }
         if !self.keep(epoch, checkpoint, true)? {
             return Ok(());
         }
         let store = &mut self.store;
+        if bounded.is_some() {
+            store.bounded = bounded;
+        }
         if sets_aside {
             let older = store.completed.keys().filter(|id| **id < checkpoint.id);
             store.superseded.extend(older.copied().collect::<Vec<_>>());
@@ -339,7 +352,15 @@ impl State {
         self.hold(epoch)?;
         self.trace
             .note(format_args!("store settles e{epoch} {settled:?}"));
+        if settled.state == JobState::Finished && self.store.state != JobState::Finished {
+            self.judge_finish(epoch);
+        }
         let store = &mut self.store;
+        if settled.state == JobState::Finished
+            && let Some(bounded) = &mut store.bounded
+        {
+            bounded.finished_at = Some(DateTime::UNIX_EPOCH);
+        }
         store.owner = None;
         store.state = settled.state;
         store.is_running = false;
@@ -437,6 +458,11 @@ impl CheckpointStore for ModelStore {
             state.keep(epoch, &checkpoint, false).map(drop)
         })
         .await
+    }
+
+    async fn hold(&self, lease: &JobLease) -> Result<(), StoreError> {
+        self.write_of_run(lease, |state, epoch| state.hold(epoch).map(drop))
+            .await
     }
 
     async fn note_event(

@@ -52,6 +52,26 @@ pub(super) enum Defect {
     OneShotUsedByServer,
     /// The end of a run is never noticed.
     NoRestart,
+    /// A partition that appears while the job runs is read from its end.
+    NewPartitionAtEnd,
+    /// A look at the topics shows only what is known.
+    DiscoveryBlind,
+    /// A topic that was created again has the id of the old one.
+    TopicIdIgnored,
+    /// Each start of a bounded run decides anew where it ends.
+    EndsDecidedAnew,
+    /// A bounded run reads one record more than its ends say.
+    ReadsBeyondEnd,
+    /// A dead letter is said to be delivered, and is lost.
+    LetterLost,
+    /// A skip leaves out the record behind it, too.
+    SkipsTwo,
+    /// While one partition is parked nothing of the others is read.
+    ParkedHoldsAll,
+    /// The limits of the spec do not reach the run.
+    LimitIgnored,
+    /// Records are stamped with a time that is still to come.
+    TimeAhead,
 }
 
 /// What can happen to calls.

@@ -12,6 +12,7 @@ mod offsets;
 mod operations;
 mod reset_offsets;
 mod schema;
+mod series;
 mod server;
 mod specs;
 mod start_stop;

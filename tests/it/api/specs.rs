@@ -104,10 +104,16 @@ fn a_patch_changes_what_it_names() {
     assert_eq!(spec["checkpoint"]["interval"], "1h");
 
     // null goes back to the default.
-    let reset = json!({"checkpoint": {"interval": null}});
+    let reset = json!({"checkpoint": {"timeout": null}});
     client.job("patchSpec", &job).json(&reset).expect(200);
     let spec = client.job("getSpec", &job).expect(200).body;
-    assert_eq!(spec["checkpoint"]["interval"], "10s");
+    assert_eq!(spec["checkpoint"]["timeout"], "1m");
+
+    // The one null that is a value of its own: no checkpoints.
+    let off = json!({"checkpoint": {"interval": null}, "source": {"commit_to_group": "off"}});
+    client.job("patchSpec", &job).json(&off).expect(200);
+    let spec = client.job("getSpec", &job).expect(200).body;
+    assert_eq!(spec["checkpoint"]["interval"], json!(null));
 
     let tried = client
         .job("patchSpec", &job)

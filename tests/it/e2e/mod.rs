@@ -40,6 +40,7 @@ mod two_brokers;
 mod ui;
 mod warehouse;
 mod watch;
+mod without_checkpoints;
 
 use std::collections::BTreeMap;
 

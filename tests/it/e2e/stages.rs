@@ -20,13 +20,14 @@ use crate::support::{
 const WATCHED: Duration = Duration::from_secs(40);
 
 /// The shares that add up.
-const STAGES: [&str; 7] = [
+const STAGES: [&str; 8] = [
     "fetch_wait",
     "decode",
     "sink_write",
     "sink_flush",
     "checkpoint",
     "rate_limit",
+    "alignment",
     "idle",
 ];
 

@@ -12,12 +12,27 @@ use crate::support::{
 
 /// Does something while the offsets of the newest checkpoint and of the group are watched. Needs a broker that answers.
 pub(super) fn while_watched<T>(scene: &Scene, work: impl FnOnce() -> T) -> T {
+    let mut watch = OffsetWatch::default();
+    while_looking(|| watch.look(scene), work)
+}
+
+/// The same with the group alone, for which no server has to answer.
+pub(super) fn while_group_is_watched<T>(scene: &Scene, work: impl FnOnce() -> T) -> T {
+    let mut before = BTreeMap::new();
+    let look = || {
+        let group = scene.group_offsets();
+        assert_not_back("group", &before, &group);
+        before = group;
+    };
+    while_looking(look, work)
+}
+
+fn while_looking<T>(mut look: impl FnMut() + Send, work: impl FnOnce() -> T) -> T {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
-            let mut watch = OffsetWatch::default();
             while !done.load(Ordering::Relaxed) {
-                watch.look(scene);
+                look();
                 breathe(Duration::from_millis(100));
             }
         });

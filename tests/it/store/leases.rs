@@ -5,11 +5,94 @@ use std::time::Duration;
 use handover::{
     engine::error::StoreError,
     model::{ids::LeaseEpoch, job_state::JobState},
-    store::ClaimInstance,
+    store::{ClaimInstance, Incarnation, Renewal},
 };
 
 use super::{DEADLINE, TTL, World, instance, open};
 use crate::support::eventually;
+
+impl World {
+    async fn renew(&self, owner: &Incarnation) -> Renewal {
+        self.store.renew_instance(owner, TTL).await.unwrap()
+    }
+}
+
+/// Both are alive in the end: what counts is who was not while the other one looked.
+#[tokio::test]
+async fn a_renewal_that_comes_late_says_so_and_what_was_taken_is_missing() {
+    let world = World::new().await;
+    let (job, late, lease) = world.owned_job("orders").await;
+    let kept = world.job("kept").await;
+    let of_kept = world.store.take_lease(kept.uid, &late).await.unwrap();
+    let other = world.instance("other").await;
+    assert_eq!(world.renew(&late).await, Renewal::InTime);
+    world.expire(&late).await;
+    let taken = world.store.take_lease(job.uid, &other).await.unwrap();
+    assert!(taken.is_some());
+    assert_eq!(world.renew(&late).await, Renewal::Late);
+    assert_eq!(world.renew(&late).await, Renewal::InTime);
+    let owned = world.store.leases_of(&late).await.unwrap();
+    assert_eq!(owned, Vec::from_iter(of_kept));
+    assert!(matches!(
+        world.store.holds(&lease).await,
+        Err(StoreError::Fenced)
+    ));
+    world.store.holds(&taken.unwrap()).await.unwrap();
+}
+
+/// The taker finds the time run out and waits for the row; the renewal that it waits for came first.
+#[tokio::test]
+async fn a_taker_judges_a_renewal_that_is_on_its_way() {
+    let world = World::new().await;
+    let (job, owner, lease) = world.owned_job("orders").await;
+    let other = world.instance("other").await;
+    world.expire(&owner).await;
+    let mut renewal = world.sql.begin().await.unwrap();
+    sqlx::query("UPDATE instances SET expires_at = clock_timestamp() + interval '1 h' WHERE incarnation = $1")
+        .bind(owner.id)
+        .execute(&mut *renewal)
+        .await
+        .unwrap();
+    let taker = tokio::spawn({
+        let store = world.store.clone();
+        async move { store.take_lease(job.uid, &other).await }
+    });
+    eventually("the taker waits", DEADLINE, || async {
+        world.waiting_for_locks().await == 1
+    })
+    .await;
+    renewal.commit().await.unwrap();
+    assert_eq!(taker.await.unwrap().unwrap(), None);
+    world.store.holds(&lease).await.unwrap();
+}
+
+/// What a process has sent before it died may arrive when its successor lives.
+#[tokio::test]
+async fn a_claim_replaces_only_what_it_has_seen() {
+    let world = World::new().await;
+    world.instance("blue").await;
+    let mut successor = world.sql.begin().await.unwrap();
+    sqlx::query("UPDATE instances SET incarnation = gen_random_uuid() WHERE id = 'blue'")
+        .execute(&mut *successor)
+        .await
+        .unwrap();
+    let late = tokio::spawn({
+        let store = world.store.clone();
+        async move { store.claim_instance("blue", "here", TTL).await }
+    });
+    eventually("the claim waits", DEADLINE, || async {
+        world.waiting_for_locks().await == 1
+    })
+    .await;
+    successor.commit().await.unwrap();
+    let refused = late.await.unwrap();
+    assert!(
+        matches!(&refused, Err(StoreError::Unavailable(why)) if why.contains("in between")),
+        "{refused:?}"
+    );
+    // Whoever lives asks again, and has seen it.
+    world.instance("blue").await;
+}
 
 #[tokio::test]
 async fn of_two_takers_one_wins_and_the_epoch_grows() {
@@ -84,8 +167,8 @@ async fn a_successor_takes_over_at_once_and_its_predecessor_is_out() {
     let successor = world.instance(&dead.instance).await;
     assert_ne!(successor.id, dead.id);
     // The dead one was not dead after all: it hears of it with its next sign of life, and can take nothing.
-    assert!(!world.store.renew_instance(&dead, TTL).await.unwrap());
-    assert!(world.store.renew_instance(&successor, TTL).await.unwrap());
+    assert_eq!(world.renew(&dead).await, Renewal::Replaced);
+    assert_eq!(world.renew(&successor).await, Renewal::InTime);
     let refused = world.store.take_lease(job.uid, &dead).await;
     assert!(matches!(refused, Err(StoreError::Fenced)), "{refused:?}");
     let taken = world
@@ -115,13 +198,9 @@ async fn another_host_waits_until_the_instance_has_expired() {
     assert_eq!(host, "here");
     assert!(expires_in > TTL / 2 && expires_in <= TTL, "{expires_in:?}");
 
-    assert!(
-        world
-            .store
-            .renew_instance(&holder, Duration::from_millis(300))
-            .await
-            .unwrap()
-    );
+    let short = Duration::from_millis(300);
+    let renewed = world.store.renew_instance(&holder, short).await.unwrap();
+    assert_eq!(renewed, Renewal::InTime);
     eventually("the claim of the other host", DEADLINE, || async {
         let claim = world
             .store
@@ -131,7 +210,7 @@ async fn another_host_waits_until_the_instance_has_expired() {
         matches!(claim, ClaimInstance::Claimed(_))
     })
     .await;
-    assert!(!world.store.renew_instance(&holder, TTL).await.unwrap());
+    assert_eq!(world.renew(&holder).await, Renewal::Replaced);
 }
 
 #[tokio::test]
@@ -154,7 +233,7 @@ async fn signs_of_life_do_not_queue_behind_work() {
         world.waiting_for_locks().await == 4
     })
     .await;
-    assert!(world.store.renew_instance(&owner, TTL).await.unwrap());
+    assert_eq!(world.renew(&owner).await, Renewal::InTime);
     blocker.rollback().await.unwrap();
     for one in work {
         one.await.unwrap().unwrap();

@@ -230,6 +230,7 @@ fn start_record(job: &JobRow) -> StartRecord {
         bounded: None,
         kind: AttemptKind::Start,
         crash_loop: None,
+        without_checkpoints: None,
         operation: None,
     }
 }

@@ -12,7 +12,7 @@ use fault_proxy::CommitFault;
 use handover::{
     engine::{error::StoreError, ports::CheckpointStore},
     model::{checkpoint::CheckpointKind, job_state::JobState, operation::OperationKind},
-    store::{CheckpointFilter, CreateOperation, OperationOutcome, Store},
+    store::{CheckpointFilter, CreateOperation, OperationOutcome, Renewal, Store},
 };
 use serde_json::json;
 
@@ -150,7 +150,10 @@ async fn a_cut_cable_is_noticed_in_time_and_mended() {
     let (proxy, url) = proxied(&world.database.url());
     let store = open(&url);
     let owner = instance(&store, "owner").await;
-    assert!(store.renew_instance(&owner, TTL).await.unwrap());
+    assert_ne!(
+        store.renew_instance(&owner, TTL).await.unwrap(),
+        Renewal::Replaced
+    );
     proxy.freeze();
     // A lease lives 3 s at least, and its owner has to know before the end of two thirds of it.
     let asked = Instant::now();
@@ -168,7 +171,10 @@ async fn a_cut_cable_is_noticed_in_time_and_mended() {
         asked.elapsed()
     );
     proxy.thaw();
-    assert!(store.renew_instance(&owner, TTL).await.unwrap());
+    assert_ne!(
+        store.renew_instance(&owner, TTL).await.unwrap(),
+        Renewal::Replaced
+    );
     store.install_id().await.unwrap();
 }
 
@@ -280,7 +286,10 @@ async fn restarts_and_crashes_of_the_cluster_lose_nothing_and_end_nothing() {
                 .all(|position| position.next_offset.unwrap().get() == one.id.0)
         }));
         // The lease outlived it all.
-        assert!(store.renew_instance(&owner, TTL).await.unwrap());
+        assert_ne!(
+            store.renew_instance(&owner, TTL).await.unwrap(),
+            Renewal::Replaced
+        );
         assert!(
             store
                 .job_by_uid(job.uid)

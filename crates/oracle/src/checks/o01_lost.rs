@@ -1,4 +1,5 @@
-//! O1: every acknowledged record whose offset a completed checkpoint has left behind is in the sink.
+//! O1: every acknowledged record whose offset a completed checkpoint has left behind is in the sink. Where partitions are to
+//! be read from their first record on, one that begins further on has lost what lies before.
 
 use crate::{
     facts::Facts,
@@ -18,7 +19,11 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
         let Some(offset) = written.offset else {
             continue;
         };
-        if facts.is_covered(partition, offset) {
+        let begins_later = facts
+            .first_read(partition)
+            .is_some_and(|first| offset < first);
+        let is_left_out = facts.run.plan.from_the_first && begins_later;
+        if facts.is_covered(partition, offset) || is_left_out {
             tally.check(facts.present.contains(&(partition, seq)), || {
                 Finding::of_record(partition, seq, Some(offset), "is not in the sink")
             });

@@ -27,6 +27,9 @@ fn wrong(facts: &Facts<'_>, row: &Row) -> Option<String> {
     if written.fate == Fate::Aborted {
         return Some("belongs to an aborted transaction".to_owned());
     }
+    if written.fate == Fate::Bad {
+        return Some("cannot be processed, and is there all the same".to_owned());
+    }
     if written.hash != row.hash {
         return Some(format!(
             "has a value with fingerprint {}, written was {}",

@@ -84,7 +84,7 @@ fn report_gaps(
 /// Whether the record ought to have come before the other: it is real, and nobody moved the job in between.
 fn is_gap(facts: &Facts<'_>, partition: i32, seq: u64, newest: u64) -> bool {
     let written = facts.written.get(&(partition, seq));
-    let is_real = written.is_some_and(|written| written.fate != Fate::Aborted);
+    let is_real = written.is_some_and(|written| !matches!(written.fate, Fate::Aborted | Fate::Bad));
     let segment = |seq| facts.segment(partition, offset(facts, partition, seq)?);
     is_real && segment(seq) == segment(newest)
 }

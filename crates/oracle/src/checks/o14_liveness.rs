@@ -1,4 +1,5 @@
-//! O14: soon after the last fault has healed and the writer is done, a completed checkpoint covers every record.
+//! O14: soon after the last fault has healed and the writer is done, a completed checkpoint covers every record. A bounded run
+//! covers what lies before its ends, and stands exactly there.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,13 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
         return tally;
     };
     let deadline = quiet + facts.run.plan.liveness_ms * 1_000;
+    for (partition, end) in &facts.run.plan.ends {
+        let stands = facts.final_vector().get(partition).copied();
+        tally.check(stands == Some(*end), || {
+            let what = format!("is where the run was to end, and it ended at {stands:?}");
+            Finding::new(what).at(*partition, *end)
+        });
+    }
     for (partition, end) in ends(facts) {
         let covered = covered_at(facts, partition, end);
         tally.check(covered.is_some_and(|at| at <= deadline), || {
@@ -37,9 +45,10 @@ pub(super) fn examine(facts: &Facts<'_>) -> Tally {
 fn ends(facts: &Facts<'_>) -> BTreeMap<i32, i64> {
     let mut ends: BTreeMap<i32, i64> = BTreeMap::new();
     for written in &facts.run.journal {
-        if let (Fate::Acked, Some(offset)) = (written.fate, written.offset) {
+        if let (Fate::Acked | Fate::Bad, Some(offset)) = (written.fate, written.offset) {
+            let bound = facts.run.plan.ends.get(&written.p).copied();
             let end = ends.entry(written.p).or_default();
-            *end = (*end).max(offset + 1);
+            *end = (*end).max(offset + 1).min(bound.unwrap_or(i64::MAX));
         }
     }
     ends

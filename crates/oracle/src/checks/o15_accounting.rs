@@ -69,7 +69,7 @@ fn between(facts: &Facts<'_>, counters: &Counters) -> (u64, u64) {
                 most += 1;
             }
             Fate::Info if inside => most += 1,
-            Fate::Acked | Fate::Info | Fate::Aborted => {}
+            Fate::Acked | Fate::Info | Fate::Aborted | Fate::Bad => {}
         }
     }
     (least, most)

@@ -215,6 +215,7 @@ fn made() -> impl Strategy<Value = Made> {
                 parked_before: Vec::new(),
                 parks_others,
                 facts,
+                off: false,
             };
             Made { world, lookups }.with_every_answer()
         })

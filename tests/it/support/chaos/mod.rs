@@ -6,8 +6,10 @@
 
 mod api;
 mod clock;
+mod course;
 mod group;
 mod life;
+mod operator;
 mod sink;
 mod store;
 mod watcher;
@@ -18,16 +20,20 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use fastrand::Rng;
 use fault_proxy::Proxy;
 use oracle::{
-    Run, Verdict,
+    CheckId, Run, Verdict,
     run::{Counters, Event, Fate, Fault, Guarantee, Look, Micros, Plan, Row, Vector, Written},
 };
+use reqwest::Method;
 use serde_json::{Value, json};
 
+pub(crate) use self::course::Course;
 use self::{
     api::ApiReader,
     clock::Clock,
+    course::{GROWN, RESCALED, SKIPPED},
     group::GroupReader,
     life::{Cut, Life, Place},
+    operator::Operator,
     sink::{LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
     store::{Standing, StoreReader, sessions},
     watcher::Watcher,
@@ -62,6 +68,7 @@ pub(crate) struct Chaos {
     pub(crate) seed: u64,
     pub(crate) kills: u64,
     pub(crate) sink: SinkKind,
+    pub(crate) course: Course,
     /// A life lasts at least and at most so many milliseconds.
     pub(crate) life_ms: (u64, u64),
 }
@@ -96,8 +103,8 @@ impl SinkKind {
 const WAREHOUSE: &str = "warehouse";
 /// What stands in every statement that appends rows.
 const ROWS: &str = "FROM STDIN";
-const PARTITIONS: i32 = 4;
 const PARALLELISM: u32 = 2;
+const MOST_SUBTASKS: u32 = 4;
 
 impl Chaos {
     /// Runs it to its end and has it judged.
@@ -120,10 +127,19 @@ impl Chaos {
         let mut planned = BTreeMap::from([
             (KILLED_RUNNING.to_owned(), self.kills.div_ceil(3)),
             (CRASHED.to_owned(), self.kills.div_ceil(10)),
-            (CUT_OF_STORE.to_owned(), self.kills.div_ceil(20)),
+            // Short runs may have none: the long ones have them all.
+            (CUT_OF_STORE.to_owned(), self.kills / 20),
         ]);
         if self.sink == SinkKind::Postgres {
-            planned.insert(CUT_OF_TARGET.to_owned(), self.kills.div_ceil(20));
+            planned.insert(CUT_OF_TARGET.to_owned(), self.kills / 20);
+        }
+        match self.course {
+            Course::Plain | Course::Bounded => {}
+            Course::Growing => {
+                planned.insert(GROWN.to_owned(), 3);
+                planned.insert(RESCALED.to_owned(), self.kills.div_ceil(10));
+            }
+            Course::Parked => drop(planned.insert(SKIPPED.to_owned(), self.kills.div_ceil(10))),
         }
         planned
     }
@@ -165,6 +181,10 @@ struct Stage {
     api_watcher: Watcher<Event>,
     sink_watcher: Option<Watcher<Look>>,
     deaths: Vec<Fault>,
+    /// What else happened to the job.
+    changes: Vec<Fault>,
+    partitions: i32,
+    operator: Option<Operator>,
     cuts: Vec<Watcher<Fault>>,
     /// What the present life has to bear.
     life: Life,
@@ -227,7 +247,8 @@ impl Stage {
         let kafka = Kafka::shared();
         let store_proxy = Breaker::start();
         let name = unique(chaos.name);
-        kafka.create_topic(&name, PARTITIONS);
+        let (course, partitions) = (chaos.course, chaos.course.partitions());
+        kafka.create_topic(&name, partitions);
         let mut server = TestServer::start_with(&kafka, &store_proxy.proxied, Output::Followed);
         let target = (chaos.sink == SinkKind::Postgres).then(Breaker::start);
         if let Some(target) = &target {
@@ -235,13 +256,15 @@ impl Stage {
             connect(&mut server, &target.proxied);
         }
         let job = server.job(&name);
-        job.put_spec(&json!({
+        let mut spec = json!({
             "source": {"connection": "main", "topics": [name], "group_id": name},
             "startup_mode": {"mode": "earliest"},
             "checkpoint": {"interval": "100ms", "min_pause": "10ms"},
             "parallelism": PARALLELISM,
             "sink": chaos.sink.spec(),
-        }));
+        });
+        course.shape(&mut spec, &name, chaos.kills);
+        job.put_spec(&spec);
         let clock = Clock::start();
         let url = store_proxy.url.clone();
         let uid = store::job_uid(&url, &name);
@@ -249,7 +272,7 @@ impl Stage {
         let store_watcher = Watcher::start("the store", Duration::from_millis(15), move || {
             of_store.look()
         });
-        let mut of_group = GroupReader::new(&kafka, &name, &name, PARTITIONS, clock);
+        let mut of_group = GroupReader::new(&kafka, &name, &name, course.most_partitions(), clock);
         let group_watcher = Watcher::start("the group", Duration::from_millis(30), move || {
             of_group.look()
         });
@@ -270,10 +293,12 @@ impl Stage {
         let pace = Pace {
             topic: name.clone(),
             run: name.clone(),
-            partitions: PARTITIONS,
-            pause: Duration::from_millis(20),
+            partitions,
+            pause: course.pause(),
+            bad: course.bad_records(),
             seed: chaos.seed ^ 1,
         };
+        let operator = (course == Course::Parked).then(|| Operator::start(&job, &name, clock));
         Self {
             random: Rng::with_seed(chaos.seed),
             writer: Writer::start(&kafka, &pace),
@@ -288,6 +313,9 @@ impl Stage {
             api_watcher,
             sink_watcher,
             deaths: Vec::new(),
+            changes: Vec::new(),
+            partitions,
+            operator,
             cuts,
             life: Life::short(),
             last: Standing::default(),
@@ -313,9 +341,14 @@ impl Stage {
         match kind {
             CUT_OF_STORE => cuts(&self.store_proxy),
             CUT_OF_TARGET => self.target.as_ref().map_or(0, cuts),
+            SKIPPED => self.operator.as_ref().map_or(0, Operator::skipped),
             kind => {
                 let struck = |fault: &&Fault| fault.effective && fault.kind == kind;
-                self.deaths.iter().filter(struck).count() as u64
+                self.deaths
+                    .iter()
+                    .chain(&self.changes)
+                    .filter(struck)
+                    .count() as u64
             }
         }
     }
@@ -325,6 +358,7 @@ impl Stage {
         let mut has_crashed = self.life.from_reading && self.crashes_before_it_reads();
         if !has_crashed {
             self.arm(|place| !place.is_armed_at_boot());
+            self.change_while_it_lives();
             has_crashed = self.server.crashes_within(self.life.span);
         }
         // One that died by itself was seen to live at most a moment ago; the time of that is not known so well.
@@ -358,6 +392,44 @@ impl Stage {
         self.next_life();
     }
 
+    /// Has the topic grow, and the job read with another number of subtasks from its next life on.
+    fn change_while_it_lives(&mut self) {
+        if self.chaos.course != Course::Growing {
+            return;
+        }
+        // Drawn whatever becomes of it, so that a seed stays a plan.
+        let (grows, rescales) = (self.random.u32(..4) == 0, self.random.u32(..3) > 0);
+        let subtasks = self.random.u32(1..=MOST_SUBTASKS);
+        if rescales {
+            // The server may be away, or not be there yet.
+            let spec = self.job.at("/spec");
+            let body = json!({"parallelism": subtasks});
+            let answer = self.job.api.try_send(&Method::PATCH, &spec, Some(&body));
+            if answer.is_ok_and(|answer| answer.status == 200) {
+                self.note_change(RESCALED);
+            }
+        }
+        if grows {
+            self.grow();
+        }
+    }
+
+    fn grow(&mut self) {
+        if self.partitions == self.chaos.course.most_partitions() {
+            return;
+        }
+        let added = self.partitions;
+        self.partitions += 1;
+        Kafka::shared().add_partitions(&self.name, self.partitions);
+        self.writer.write(added);
+        println!("{} us, partition {added} is new", self.clock.now());
+        self.note_change(GROWN);
+    }
+
+    fn note_change(&mut self, kind: &str) {
+        self.changes.push(fault(None, self.clock.now(), kind, true));
+    }
+
     /// Waits until the job reads, under an epoch that it had not before.
     fn crashes_before_it_reads(&mut self) -> bool {
         eventually("the job reads", SOON, || {
@@ -377,6 +449,10 @@ impl Stage {
     fn next_life(&mut self) {
         self.life = Life::draw(&self.chaos, self.deaths.len(), &mut self.random);
         self.heal();
+        if self.chaos.course == Course::Growing && self.random.u32(..4) == 0 {
+            // While no server is there to see it appear.
+            self.grow();
+        }
         self.arm(Place::is_armed_at_boot);
         match self.life.crash_at.clone() {
             Some(point) => self.server.boot_to_crash(&point),
@@ -413,7 +489,15 @@ impl Stage {
         self.heal();
         self.server.kill();
         self.server.boot();
-        self.server.await_state(&self.job, "running");
+        if self.chaos.course == Course::Bounded {
+            self.job
+                .api
+                .patch(&self.job.at("/spec"), &json!({"limits": null}));
+            // The writer goes on: the run ends all the same.
+            self.server.await_state(&self.job, "finished");
+        } else {
+            self.server.await_state(&self.job, "running");
+        }
         if let Some(fault) = self.deaths.last_mut() {
             fault.healed = Some(self.clock.now());
         }
@@ -421,7 +505,44 @@ impl Stage {
         let mut history = vec![Event::WriterEnded {
             at: self.clock.now(),
         }];
-        let ends = readable_ends(&journal);
+        if self.chaos.course != Course::Bounded {
+            history.extend(self.come_to_the_end(&journal));
+        }
+        self.store_watcher.await_another(1);
+        self.group_watcher.await_another(1);
+        self.api_watcher.await_another(3);
+        self.store_watcher.await_another(1);
+        if let Some(watcher) = &self.sink_watcher {
+            watcher.await_another(1);
+        }
+        let skipped = self.effective(SKIPPED);
+        let skips = self.operator.take().map(Operator::end).unwrap_or_default();
+        history.extend(skips);
+        for _ in 0..skipped {
+            self.note_change(SKIPPED);
+        }
+        history.push(self.residue());
+        history.extend(self.store_watcher.end());
+        history.extend(self.group_watcher.end());
+        history.extend(self.api_watcher.end());
+        let versions = versions(&self.store_proxy.url);
+        let cuts = self.cuts.into_iter().flat_map(Watcher::end);
+        let faults = self.deaths.into_iter().chain(self.changes).chain(cuts);
+        history.extend(faults.map(Event::Fault));
+        let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
+        let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
+        Run {
+            plan: plan(&self.chaos, &self.name, versions),
+            journal,
+            rows,
+            looks,
+            history,
+        }
+    }
+
+    /// Waits until everything is read, and stops the job.
+    fn come_to_the_end(&mut self, journal: &[Written]) -> Option<Event> {
+        let ends = readable_ends(journal);
         // Twice as long as the oracle grants: it shall say what is late, not a wait.
         eventually("a checkpoint covers everything", LIVENESS * 2, || {
             let newest = self.store.standing().newest;
@@ -435,31 +556,10 @@ impl Stage {
             }
         });
         self.job.checkpoint();
-        history.push(Event::Counters(self.counters()));
+        // The counters of a run do not tell what it left out before a decision.
+        let counters = (self.chaos.course != Course::Parked).then(|| self.counters());
         self.job.stop();
-        self.store_watcher.await_another(1);
-        self.group_watcher.await_another(1);
-        self.api_watcher.await_another(3);
-        self.store_watcher.await_another(1);
-        if let Some(watcher) = &self.sink_watcher {
-            watcher.await_another(1);
-        }
-        history.push(self.residue());
-        history.extend(self.store_watcher.end());
-        history.extend(self.group_watcher.end());
-        history.extend(self.api_watcher.end());
-        let versions = versions(&self.store_proxy.url);
-        let cuts = self.cuts.into_iter().flat_map(Watcher::end);
-        history.extend(self.deaths.into_iter().chain(cuts).map(Event::Fault));
-        let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
-        let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
-        Run {
-            plan: plan(&self.chaos, &self.name, versions),
-            journal,
-            rows,
-            looks,
-            history,
-        }
+        counters.map(Event::Counters)
     }
 
     /// Ends the server, and says what it left behind in the databases.
@@ -546,7 +646,7 @@ fn rows(server: &TestServer, target: Option<&Breaker>, sink: SinkKind) -> Vec<Ro
 fn readable_ends(journal: &[Written]) -> Vector {
     let mut ends = Vector::new();
     for written in journal {
-        if let (Fate::Acked, Some(offset)) = (written.fate, written.offset) {
+        if let (Fate::Acked | Fate::Bad, Some(offset)) = (written.fate, written.offset) {
             let end = ends.entry(written.p).or_default();
             *end = (*end).max(offset + 1);
         }
@@ -567,6 +667,16 @@ fn versions(store: &str) -> BTreeMap<String, String> {
 }
 
 fn plan(chaos: &Chaos, name: &str, versions: BTreeMap<String, String>) -> Plan {
+    let end = chaos.course.end(chaos.kills);
+    let ends = (0..chaos.course.partitions()).filter_map(|number| Some((number, end?)));
+    let mut left_out = BTreeMap::new();
+    if matches!(chaos.course, Course::Bounded | Course::Parked) {
+        let why = match chaos.course {
+            Course::Bounded => "a finished run shows no counters",
+            _ => "a run does not count what was left out before a decision",
+        };
+        left_out.insert(CheckId::O15, why.to_owned());
+    }
     Plan {
         run: name.to_owned(),
         seed: chaos.seed,
@@ -575,6 +685,8 @@ fn plan(chaos: &Chaos, name: &str, versions: BTreeMap<String, String>) -> Plan {
         faults: chaos.planned(),
         liveness_ms: u64::try_from(LIVENESS.as_millis()).expect("a short time"),
         group_commits: true,
-        left_out: BTreeMap::new(),
+        from_the_first: true,
+        ends: ends.collect(),
+        left_out,
     }
 }

@@ -73,11 +73,15 @@ pub(crate) struct Pace {
     pub(crate) partitions: i32,
     /// Between two transactions of up to 40 records to a partition, at most.
     pub(crate) pause: Duration,
+    /// One record in so many is no JSON.
+    pub(crate) bad: Option<u32>,
     pub(crate) seed: u64,
 }
 
 /// A writer at work: for each partition an author with transactions of its own, so that they do not wait for each other.
 pub(crate) struct Writer {
+    kafka: Kafka,
+    pace: Pace,
     stop: Arc<AtomicBool>,
     /// Behind the last record of each partition that is committed.
     ends: Arc<Mutex<Vector>>,
@@ -88,23 +92,30 @@ impl Writer {
     pub(crate) fn start(kafka: &Kafka, pace: &Pace) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let ends: Arc<Mutex<Vector>> = Arc::default();
-        let threads = (0..pace.partitions).map(|partition| {
-            let (kafka, pace) = (kafka.clone(), pace.clone());
-            let (stop, ends) = (Arc::clone(&stop), Arc::clone(&ends));
-            std::thread::spawn(move || {
-                let mut author = Author::new(kafka, pace, partition);
-                while !stop.load(Ordering::Relaxed) {
-                    author.write_transaction(&ends);
-                }
-                author.journal
-            })
-        });
-        let threads = threads.collect();
-        Self {
+        let mut writer = Self {
+            kafka: kafka.clone(),
+            pace: pace.clone(),
             stop,
             ends,
-            threads,
+            threads: Vec::new(),
+        };
+        for partition in 0..pace.partitions {
+            writer.write(partition);
         }
+        writer
+    }
+
+    /// Begins to write another partition.
+    pub(crate) fn write(&mut self, partition: i32) {
+        let (kafka, pace) = (self.kafka.clone(), self.pace.clone());
+        let (stop, ends) = (Arc::clone(&self.stop), Arc::clone(&self.ends));
+        self.threads.push(std::thread::spawn(move || {
+            let mut author = Author::new(kafka, pace, partition);
+            while !stop.load(Ordering::Relaxed) {
+                author.write_transaction(&ends);
+            }
+            author.journal
+        }));
     }
 
     /// Behind the last record of each partition that is certainly readable.
@@ -137,6 +148,8 @@ struct Author {
     producer: BaseProducer<Deliveries>,
     next: u64,
     journal: Vec<Written>,
+    /// Which of them are no JSON.
+    bad: Vec<bool>,
 }
 
 impl Author {
@@ -152,6 +165,7 @@ impl Author {
             random,
             next: 0,
             journal: Vec::new(),
+            bad: Vec::new(),
         }
     }
 
@@ -197,7 +211,15 @@ impl Author {
             seq,
             nonce: nonce.collect(),
         };
-        let value = serde_json::to_vec(&body).expect("a document");
+        let mut value = serde_json::to_vec(&body).expect("a document");
+        let is_bad = self
+            .pace
+            .bad
+            .is_some_and(|rarity| self.random.u32(..rarity) == 0);
+        if is_bad {
+            value.truncate(value.len() - 1);
+        }
+        self.bad.push(is_bad);
         self.journal.push(Written {
             p: partition,
             seq,
@@ -241,9 +263,13 @@ impl Author {
             .into_iter()
             .filter_map(|(record, offset)| Some((record, offset.ok()?)))
             .collect();
-        for written in &mut self.journal[from..] {
+        for (written, is_bad) in self.journal[from..].iter_mut().zip(&self.bad[from..]) {
             written.offset = offsets.get(&(written.p, written.seq)).copied();
-            written.fate = fate;
+            written.fate = if *is_bad && fate == Fate::Acked {
+                Fate::Bad
+            } else {
+                fate
+            };
         }
     }
 }
