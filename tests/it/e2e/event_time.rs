@@ -154,8 +154,8 @@ fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence
         "{shown:#}"
     );
     assert_eq!(scene.watermark_of(0)["paused"], true);
-    // What comes now waits at the broker, as long as 1 moves.
-    scene.stamp(0, std::iter::repeat_n(t + 101_000, 2_000));
+    // What comes now waits at the broker as long as 1 moves, but for what is on its way until the client has heard of it.
+    scene.stamp(0, std::iter::repeat_n(t + 101_000, 20_000));
     let begun = Instant::now();
     let mut sent = 1;
     while begun.elapsed() < Duration::from_secs(8) {
@@ -163,8 +163,8 @@ fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence
         sent += 1;
         scene.await_watermark("1 moves", stands_at(t + sent - 2));
     }
-    let row = scene.job.offsets();
-    assert_eq!(row.row(0).position, Some(501), "it was not read");
+    let read = scene.job.view()["records"].as_i64().unwrap() - sent;
+    assert!((501..=3_501).contains(&read), "{read} were read of it");
     assert_eq!(
         scene.watermark_of(0)["idle"],
         false,
@@ -187,21 +187,21 @@ fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence
     // It has caught up, but for less than half of what is allowed.
     scene.stamp(1, [t + 99_000]);
     scene.await_watermark("0 goes on", |shown| shown["paused_partitions"] == json!([]));
-    scene.await_positions(&[(0, 2_501), (1, sent + 1)]);
+    scene.await_positions(&[(0, 20_501), (1, sent + 1)]);
 
     // A silence. Nothing is held back for ever by who is idle, and it flows again.
     scene.await_watermark("all are idle", |shown| {
         shown["idle"] == true && shown["idle_partitions"] == 2
     });
     scene.stamp(0, [t + 500_000]);
-    scene.await_positions(&[(0, 2_502), (1, sent + 1)]);
+    scene.await_positions(&[(0, 20_502), (1, sent + 1)]);
     scene.await_watermark("it follows the one that is left", stands_at(t + 499_999));
     scene.stamp(1, [t + 490_000]);
     let shown = scene.await_watermark("1 is back", |shown| shown["late_records"] == 1);
     assert!(stands_at(t + 499_999)(&shown), "{shown:#}");
     scene.stamp(1, [t + 600_000]);
     scene.stamp(0, [t + 600_000]);
-    scene.await_exactly(0, &[(0, 0..2_503), (1, 0..sent + 3)]);
+    scene.await_exactly(0, &[(0, 0..20_503), (1, 0..sent + 3)]);
     let view = scene.job.view();
     assert_eq!(view["redelivered"], 0, "{view:#}");
 
