@@ -407,7 +407,6 @@ mod tests {
             group: Some(9),
             checkpoint_because: None,
             unknown_partitions: 0,
-            checkpoint_because: None,
         };
         let rate = |before: &Counted, now: &Counted| {
             point(Some(before), Some(now), &known)[SeriesName::RecordsPerS as usize]
