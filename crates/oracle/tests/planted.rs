@@ -911,6 +911,28 @@ fn o11_a_job_whose_owner_was_killed_may_be_starting() {
 }
 
 #[test]
+fn o11_a_start_that_was_stored_just_now_may_be_starting_still() {
+    let mut run = clean();
+    let shown = said(&mut run).into_iter().find_map(|said| match said {
+        Said::Job { state, .. } => Some(state),
+        _ => None,
+    });
+    *shown.unwrap() = "starting".to_owned();
+    let asked_at = |run: &mut Run, began: Micros| {
+        let answer = run.history.iter_mut().find_map(|event| match event {
+            Event::Api(answer) if matches!(answer.said, Said::Job { .. }) => Some(answer),
+            _ => None,
+        });
+        answer.unwrap().began = began;
+    };
+    // The first look that saw it began at the step.
+    asked_at(&mut run, STEP + 30_001);
+    assert!(only(&run, CheckId::O11).what.contains("starting"));
+    asked_at(&mut run, STEP + 30_000);
+    assert!(judge(&run).passed());
+}
+
+#[test]
 fn o11_a_start_whose_commit_was_not_answered_may_be_starting_still() {
     let mut run = clean();
     // Checkpoint 5 is a start; the look after it shows nothing new.

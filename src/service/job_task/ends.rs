@@ -74,7 +74,7 @@ impl JobTask {
     }
 
     /// A bounded run has come to its ends, its last checkpoint is stored and the group knows it.
-    async fn run_finished(&mut self) {
+    pub(super) async fn run_finished(&mut self) {
         self.note_end(AttemptOutcome::Finished, None).await;
         let Some(lease) = self.lease else {
             return self.start_later();

@@ -536,6 +536,10 @@ impl JobTask {
             });
         }
         let Some(asked) = asked else {
+            // Another server has finished the run after this one had read that the job should run.
+            if has_finished(&error) {
+                return self.run_finished().await;
+            }
             let failure = failure_of(&error, self.core.now());
             return self.fail(failure).await;
         };
@@ -692,6 +696,12 @@ fn moved_positions(resolved: &ResolvedStart) -> Vec<serde_json::Value> {
             })
         })
         .collect()
+}
+
+/// Whether nothing stands against a start but that there is nothing left to do.
+fn has_finished(error: &ServiceError) -> bool {
+    let mut codes = error.blockers.iter().map(|blocker| blocker.code);
+    !error.blockers.is_empty() && codes.all(|code| code == Code::RunFinished)
 }
 
 /// What keeps the server from starting a job by itself is a failure that needs a decision.

@@ -91,6 +91,8 @@ pub(super) struct Server {
     once: bool,
     refuses_letters: bool,
     health: Arc<watch::Sender<LeaseHealth>>,
+    /// Until when nobody else can have the job, as far as this server knows.
+    lease_until: Arc<watch::Sender<Instant>>,
     stopping: CancellationToken,
     lease: Option<JobLease>,
     run: Option<JobHandle>,
@@ -120,6 +122,7 @@ impl Server {
             once,
             refuses_letters,
             health: Arc::new(watch::Sender::new(LeaseHealth::Held)),
+            lease_until: Arc::new(watch::Sender::new(began)),
             stopping,
             lease: None,
             run: None,
@@ -155,9 +158,10 @@ impl Server {
             Arc::clone(&self.store),
             me,
             asked_at,
-            Arc::clone(&self.health),
+            (Arc::clone(&self.health), Arc::clone(&self.lease_until)),
             self.stopping.clone(),
         );
+        self.lease_until.send_replace(asked_at + TTL);
         self.tasks.spawn(keeper);
         self.work().await;
         let released = self.store.ask(move |state| {
@@ -589,8 +593,7 @@ impl Server {
             store: Arc::clone(&self.store) as _,
             clock: Arc::new(WorldClock(self.began)),
             lease_health: self.health.subscribe(),
-            // The simulated group hears what a former owner says late.
-            lease_until: watch::channel(Instant::now() + Duration::from_secs(86_400)).1,
+            lease_until: self.lease_until.subscribe(),
         });
         self.tasks.spawn(run);
         self.run = Some(handle);
@@ -1017,7 +1020,7 @@ async fn keep_lease(
     store: Arc<ModelStore>,
     me: Incarnation,
     claimed_at: Instant,
-    health: Arc<watch::Sender<LeaseHealth>>,
+    (health, until): (Arc<watch::Sender<LeaseHealth>>, Arc<watch::Sender<Instant>>),
     stopping: CancellationToken,
 ) {
     let publish = |now: LeaseHealth| {
@@ -1043,6 +1046,7 @@ async fn keep_lease(
             Ok(Ok(true)) => {
                 renewed_at = sent_at;
                 next = sent_at + TTL / 3;
+                until.send_replace(sent_at + TTL);
                 publish(LeaseHealth::Held);
                 continue;
             }

@@ -214,7 +214,9 @@ fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, st
         "starting" => {
             is_ordered("start")
                 || (stored.desired == "running"
-                    && (stored.state != "running" || was_struck_since(facts, stored, answer)))
+                    && (stored.state != "running"
+                        || was_struck_since(facts, stored, answer)
+                        || was_stored_just_now(facts, stored, answer)))
         }
         "stopping" => {
             is_ordered("stop") || (stored.desired == "stopped" && stored.state != "stopped")
@@ -246,6 +248,15 @@ fn is_before_unanswered(facts: &Facts<'_>, answer: &ApiAnswer, last: Option<i64>
 fn completed_before(facts: &Facts<'_>, id: i64) -> Option<i64> {
     let before = facts.completed_between(None, Some(id - 1));
     before.last().map(|row| row.id)
+}
+
+/// Whether the state was seen in the store for the first time so shortly before that the server, on a busy machine, may not
+/// have read the answer to its COMMIT.
+fn was_stored_just_now(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
+    const UNTIL_IT_READS: Micros = 30_000;
+    let mut looks = facts.snapshots.iter();
+    let first = looks.find(|look| look.state.as_ref() == Some(stored));
+    first.is_some_and(|first| answer.began <= first.began + UNTIL_IT_READS)
 }
 
 /// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, or one whose storing was not
