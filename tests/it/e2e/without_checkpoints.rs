@@ -225,8 +225,8 @@ fn kills_under_load_lose_nothing() {
     let ends = load.end();
     let repeats = scene.server.log.await_complete(0, &scene.name, &ends, SOON);
     // A kill repeats what came after the last commit: at most some intervals of a loaded machine, never everything.
-    let all: i64 = ends.values().sum();
-    assert!((repeats as i64) < all / 2, "{repeats} of {all} came again");
+    let all = usize::try_from(ends.values().sum::<i64>()).unwrap();
+    assert!(repeats < all / 2, "{repeats} of {all} came again");
     stop(&scene);
     assert_eq!(scene.group_offsets(), ends);
 }
