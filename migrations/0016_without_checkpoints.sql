@@ -1,3 +1,2 @@
 -- A run of a job without checkpoints has no `start` checkpoint, and says itself where it began.
-ALTER TABLE attempts ALTER COLUMN checkpoint_id DROP NOT NULL;
 ALTER TABLE attempts ADD COLUMN without_checkpoints text;
