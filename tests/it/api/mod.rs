@@ -283,14 +283,20 @@ impl Scene {
     /// Makes a job, starts it and waits until it has read everything.
     fn run(&self, name: &str) -> String {
         let job = self.create(name);
+        self.start(&job);
+        job
+    }
+
+    /// Starts a job and waits until it has read everything.
+    fn start(&self, job: &str) {
         self.client
-            .job("startJob", &job)
+            .job("startJob", job)
             .query("wait", "60s")
             .expect(200);
         eventually("everything is read", SOON, || {
             let view = self
                 .client
-                .job("inspectOffsets", &job)
+                .job("inspectOffsets", job)
                 .query("fresh", "true")
                 .expect(200);
             match view.body["totals"]["position_lag"].as_i64() {
@@ -298,7 +304,6 @@ impl Scene {
                 lag => Err(format!("{lag:?}")),
             }
         });
-        job
     }
 
     fn stop(&self, job: &str) {

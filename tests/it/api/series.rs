@@ -4,7 +4,10 @@ use handover::model::series::SeriesName;
 use serde_json::{Value, json};
 
 use super::Scene;
-use crate::support::wait::{SOON, eventually};
+use crate::support::{
+    unique,
+    wait::{SOON, eventually},
+};
 
 /// Points of a series of an answer.
 fn points(answer: &Value, series: usize) -> &Vec<Value> {
@@ -59,6 +62,57 @@ fn numbers_are_kept_over_a_stop_and_null_where_they_are_not_known() {
     let named: Vec<&Value> = named.map(|series| &series["name"]).collect();
     let all = SeriesName::ALL.map(|name| json!(name));
     assert_eq!(named, all.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn event_time_is_kept_of_the_job_and_of_each_partition() {
+    let scene = Scene::new("api-series-partition");
+    let client = &scene.client;
+    let job = unique("api-series-partition");
+    let mut spec = scene.spec();
+    spec["watermark"] = json!({"strategy": "monotonous"});
+    client.job("putSpec", &job).json(&spec).expect(201);
+    scene.start(&job);
+    let of_partition = || {
+        client
+            .job("jobSeries", &job)
+            .query("topic", &scene.topic)
+            .query("partition", "0")
+    };
+    let (of_one, of_all) = eventually("both are known", SOON, || {
+        let of_one = of_partition().expect(200).body;
+        let of_all = client.job("jobSeries", &job);
+        let of_all = of_all.query("names", "watermark_lag_s").expect(200).body;
+        let known = |points: &[Value]| points.iter().any(|point| point.as_f64() >= Some(0.0));
+        let is_known = known(points(&of_one, 3)) && known(points(&of_all, 0));
+        let words = format!("{of_one:#}\n{of_all:#}");
+        is_known.then_some((of_one, of_all)).ok_or(words)
+    });
+    assert_eq!(of_one["at"].as_array().map(Vec::len), Some(90));
+    let named = of_one["series"].as_array().into_iter().flatten();
+    let named: Vec<&Value> = named.map(|series| &series["name"]).collect();
+    let all = SeriesName::OF_PARTITION.map(|name| json!(name));
+    assert_eq!(named, all.iter().collect::<Vec<_>>());
+    let place = json!({"topic": scene.topic, "partition": 0});
+    assert_eq!(
+        (&of_one["partition"], &of_all["partition"]),
+        (&place, &Value::Null)
+    );
+    let zero = |point: &Value| point.as_f64() == Some(0.0);
+    assert!(points(&of_one, 0).iter().any(zero), "{of_one:#}");
+
+    let unknown = client.job("jobSeries", &job).query("topic", "elsewhere");
+    unknown.query("partition", "0").refused("unknown-topic");
+    let unknown = client.job("jobSeries", &job).query("topic", &scene.topic);
+    unknown
+        .query("partition", "99")
+        .refused("unknown-partition");
+    let alone = client.job("jobSeries", &job).query("partition", "0");
+    alone.refused("invalid-request");
+    let long = of_partition().query("window", "16m");
+    long.refused("invalid-request");
+    let of_the_job = of_partition().query("names", "records_per_s");
+    of_the_job.refused("invalid-request");
 }
 
 #[test]

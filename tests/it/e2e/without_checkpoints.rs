@@ -193,7 +193,19 @@ fn the_group_follows_and_a_killed_server_goes_on_from_it() {
     is_refused_for_that(&scene.job.refused("/start", &json!({"from": "checkpoint"})));
 }
 
-/// Three kills under load: every record comes, and what comes again lies within the commit interval.
+/// What came after the mark lies at or above what was committed then.
+fn begins_at_or_above(scene: &Scene, mark: usize, committed: &BTreeMap<i32, i64>) {
+    for (partition, offsets) in scene.server.log.since(mark, &scene.name) {
+        let least = committed.get(&partition).copied().unwrap_or_default();
+        let first = offsets.iter().min().copied();
+        assert!(
+            first >= Some(least),
+            "partition {partition} was committed at {least}, and read from {first:?}"
+        );
+    }
+}
+
+/// Three kills under load: every record comes, and what comes again lies at or above what was committed before the kill.
 #[test]
 fn kills_under_load_lose_nothing() {
     let mut scene = Scene::new("off-kills", 2);
@@ -201,6 +213,7 @@ fn kills_under_load_lose_nothing() {
     let load = Load::start(&scene.kafka, &scene.name, 2, 400);
     scene.job.start(&json!({}));
     let mut group = BTreeMap::new();
+    let (mut mark, mut uncommitted) = (0, 0);
     for kill in 0..3 {
         let before: i64 = group.values().sum();
         eventually("the group moves", SOON, || match scene.group_offsets() {
@@ -208,8 +221,14 @@ fn kills_under_load_lose_nothing() {
             found => Err(format!("{found:?}")),
         });
         scene.server.kill();
+        begins_at_or_above(&scene, mark, &group);
+        mark = scene.server.log.mark();
         let delivered = scene.server.log.since(0, &scene.name);
         let found = scene.group_offsets();
+        for (partition, offsets) in &delivered {
+            let end = offsets.iter().max().map_or(0, |last| last + 1);
+            uncommitted += end - found.get(partition).copied().unwrap_or_default();
+        }
         for (partition, committed) in &found {
             let seen = delivered.get(partition).into_iter().flatten().max();
             // Never beyond what the sink has: the line of each record below it is there.
@@ -224,9 +243,12 @@ fn kills_under_load_lose_nothing() {
     }
     let ends = load.end();
     let repeats = scene.server.log.await_complete(0, &scene.name, &ends, SOON);
-    // A kill repeats what came after the last commit: at most some intervals of a loaded machine, never everything.
-    let all = usize::try_from(ends.values().sum::<i64>()).unwrap();
-    assert!(repeats < all / 2, "{repeats} of {all} came again");
+    begins_at_or_above(&scene, mark, &group);
+    // A kill repeats what came after the last commit before it, and nothing else.
+    assert!(
+        i64::try_from(repeats).unwrap() <= uncommitted,
+        "{repeats} came again, {uncommitted} were not committed"
+    );
     stop(&scene);
     assert_eq!(scene.group_offsets(), ends);
 }
