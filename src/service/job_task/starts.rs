@@ -528,6 +528,8 @@ impl JobTask {
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
     async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
+        // It has measured, and what it said is not to be contradicted by an older look.
+        self.job.measure_anew();
         if !error.blockers.is_empty() {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
             self.job.shared().refused = Some(RefusedStart {
