@@ -141,9 +141,31 @@ pub struct Row {
     /// Its place among all rows of the partition, by the sink's own order; `null` when the sink has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<u64>,
+    /// Whose it is, where somebody noted what was in the sink when a server died; `null` where nobody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub life: Option<Life>,
     /// Where it stands in the sink, for whoever looks for it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
+}
+
+/// The life of a server that wrote a row, by the epochs of the job's lease in it: one, unless it lost the lease and took it
+/// again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Life {
+    /// The epoch that the server before it left.
+    pub after: i64,
+    /// The epoch that it left itself; `null` of the last one.
+    pub upto: Option<i64>,
+}
+
+impl Life {
+    /// Whether the epoch was taken in this life.
+    #[must_use]
+    pub fn holds(&self, epoch: i64) -> bool {
+        epoch > self.after && self.upto.is_none_or(|upto| epoch <= upto)
+    }
 }
 
 /// What was in the sink at one moment of the run.

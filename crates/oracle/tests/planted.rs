@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, process::Command};
 use oracle::{
     CheckId, Finding, Outcome, Run, Verdict, fingerprint, judge,
     run::{
-        ApiAnswer, Checkpoint, Counters, Event, Fate, Fault, GroupSample, Guarantee, Lease, Look,
-        Micros, Move, Plan, Position, Row, Said, Skip, Snapshot, Status, StoredState, Vector,
+        ApiAnswer, Checkpoint, Counters, Event, Fate, Fault, GroupSample, Guarantee, Lease, Life,
+        Look, Micros, Move, Plan, Position, Row, Said, Skip, Snapshot, Status, StoredState, Vector,
         Written,
     },
 };
@@ -57,6 +57,7 @@ fn row(partition: i32, seq: u64) -> Row {
         offset: offset_of(seq),
         hash: value(partition, seq),
         order: Some(seq * 10),
+        life: None,
         place: format!("row {seq}"),
     }
 }
@@ -227,19 +228,27 @@ fn run_of(newest: i64) -> Vec<Checkpoint> {
 
 /// The same run with a log sink: each kill made ten records come again.
 fn clean_at_least_once() -> Run {
+    // Positions 22 and 44 are behind seqs 19 and 39; both lives had come ten records further.
+    at_least_once([(0, 40), (30, 50), (40, 60)])
+}
+
+/// The seqs that came in each of the three lives.
+fn at_least_once(lives: [(u64, u64); 3]) -> Run {
     let mut run = clean();
     run.plan.guarantee = Guarantee::AtLeastOnce;
     run.rows.clear();
     for partition in PARTITIONS {
         let readable: Vec<u64> = readable(partition).collect();
-        // Positions 22 and 44 are behind seqs 19 and 39; both lives had come ten records further.
-        let lives = [(0, 40), (30, 50), (40, 60)];
-        for (from, to) in lives {
+        for (epoch, (from, to)) in (1..).zip(lives) {
             let life = readable.iter().filter(|seq| (from..to).contains(*seq));
             for seq in life {
                 let order = run.rows.len() as u64;
                 run.rows.push(Row {
                     order: Some(order),
+                    life: Some(Life {
+                        after: epoch - 1,
+                        upto: (epoch < 3).then_some(epoch),
+                    }),
                     ..row(partition, *seq)
                 });
             }
@@ -325,7 +334,14 @@ fn a_clean_run_passes_and_the_report_says_on_what_grounds() {
 
 #[test]
 fn a_clean_run_with_a_log_sink_passes_with_its_repeats() {
-    let verdict = judge(&clean_at_least_once());
+    let mut run = clean_at_least_once();
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
+    // Also where nobody noted the lives.
+    for row in &mut run.rows {
+        row.life = None;
+    }
+    let verdict = judge(&run);
     assert!(verdict.passed(), "{verdict}");
     assert_eq!(outcome(&verdict, CheckId::O5), &Outcome::NotForThisSink);
 }
@@ -436,6 +452,7 @@ fn o2_a_record_came_again_in_a_log_without_a_new_life() {
     let order = run.rows.len() as u64;
     run.rows.push(Row {
         order: Some(order),
+        life: run.rows.last().unwrap().life,
         ..row(1, 58)
     });
     let finding = only(&run, CheckId::O2);
@@ -447,7 +464,12 @@ fn o2_a_record_from_before_the_last_checkpoint_came_again_in_a_log() {
     let mut run = clean_at_least_once();
     // The last life began at 44, behind seq 39, but went further back.
     let first_of_life = run.rows.iter().rposition(|row| (row.p, row.seq) == (0, 40));
-    run.rows.insert(first_of_life.unwrap(), row(0, 39));
+    let first_of_life = first_of_life.unwrap();
+    let again = Row {
+        life: run.rows[first_of_life].life,
+        ..row(0, 39)
+    };
+    run.rows.insert(first_of_life, again);
     for (order, row) in run.rows.iter_mut().enumerate() {
         row.order = Some(order as u64);
     }
@@ -455,6 +477,28 @@ fn o2_a_record_from_before_the_last_checkpoint_came_again_in_a_log() {
     assert_eq!(verdict.failed_checks(), [CheckId::O2], "{verdict}");
     let first = &verdict.findings(CheckId::O2)[0];
     assert_eq!(place(first), (Some(0), Some(39), Some(42)));
+}
+
+#[test]
+fn o2_a_life_that_repeated_nothing_explains_nothing_of_the_next() {
+    // The second life began at 22, behind all that the first had written. The third began at 44, and read from 33.
+    let run = at_least_once([(0, 20), (30, 50), (30, 60)]);
+    let verdict = judge(&run);
+    assert_eq!(verdict.failed_checks(), [CheckId::O2], "{verdict}");
+    let first = &verdict.findings(CheckId::O2)[0];
+    assert_eq!(place(first), (Some(0), Some(30), Some(33)));
+}
+
+#[test]
+fn o2_a_life_that_took_its_lease_twice_may_go_back_twice() {
+    let mut run = clean_at_least_once();
+    for row in &mut run.rows {
+        let upto = row.life.unwrap().upto.filter(|upto| *upto == 1);
+        let after = if upto.is_some() { 0 } else { 1 };
+        row.life = Some(Life { after, upto });
+    }
+    let verdict = judge(&run);
+    assert!(verdict.passed(), "{verdict}");
 }
 
 #[test]

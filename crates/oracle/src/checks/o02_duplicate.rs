@@ -39,22 +39,26 @@ fn more_often_than_told(facts: &Facts<'_>) -> Tally {
 
 fn repeats_without_a_new_life(facts: &Facts<'_>) -> Tally {
     let mut tally = Tally::default();
-    let lives = lives(facts);
+    let starts = starts(facts);
     for (partition, rows) in &facts.rows {
-        let starts: Vec<i64> = lives
+        let starts: Vec<(i64, i64)> = starts
             .iter()
-            .filter_map(|start| start.get(partition).copied())
+            .filter_map(|(epoch, start)| Some((*epoch, *start.get(partition)?)))
             .collect();
-        let mut lives_left = starts.as_slice();
+        let mut epoch = starts.first().map_or(0, |(first, _)| *first);
         let mut seen: HashSet<u64> = HashSet::new();
         let mut last = i64::MIN;
         let mut replaying = false;
         for row in rows {
-            if row.offset <= last {
-                // It went back. The earliest life that explains it, so that the others are left for what comes.
-                let life = lives_left.iter().position(|start| *start <= row.offset);
-                replaying = life.is_some();
-                lives_left = &lives_left[life.map_or(0, |life| life + 1)..];
+            let is_of = |epoch: i64| row.life.is_none_or(|life| life.holds(epoch));
+            if row.offset <= last || !is_of(epoch) {
+                // The earliest epoch that explains it, so that the others are left for what comes. Whose life is known has the
+                // start of that life only: one before it that repeated nothing explains nothing.
+                let next = starts
+                    .iter()
+                    .find(|(next, start)| *next > epoch && is_of(*next) && *start <= row.offset);
+                replaying = next.is_some();
+                epoch = next.map_or(epoch, |(next, _)| *next);
             }
             last = row.offset;
             let first = seen.insert(row.seq);
@@ -67,23 +71,21 @@ fn repeats_without_a_new_life(facts: &Facts<'_>) -> Tally {
     tally
 }
 
-/// Where each life but the first began to read.
-fn lives(facts: &Facts<'_>) -> Vec<Vector> {
-    let mut lives = Vec::new();
+/// Where the job began to read under each epoch, in order.
+fn starts(facts: &Facts<'_>) -> Vec<(i64, Vector)> {
+    let mut starts = Vec::new();
     let mut before: Option<&Checkpoint> = None;
     for row in facts.completed() {
-        if let Some(before) = before.filter(|before| before.epoch != row.epoch) {
+        if before.is_none_or(|before| before.epoch != row.epoch) {
             // A start stores where it begins.
-            let start = if row.kind == "start" { row } else { before };
-            lives.push(
-                start
-                    .vector
-                    .iter()
-                    .filter_map(|(partition, position)| Some((*partition, position.next_offset?)))
-                    .collect(),
-            );
+            let start = before.filter(|_| row.kind != "start").unwrap_or(row);
+            let positions = start
+                .vector
+                .iter()
+                .filter_map(|(partition, position)| Some((*partition, position.next_offset?)));
+            starts.push((row.epoch, positions.collect()));
         }
         before = Some(row);
     }
-    lives
+    starts
 }

@@ -34,7 +34,7 @@ use self::{
     group::GroupReader,
     life::{Cut, Life, Place},
     operator::Operator,
-    sink::{LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
+    sink::{Left, LogReader, TableReader, create_table, postgres_sink, rows_of_log, rows_of_table},
     store::{Standing, StoreReader, sessions},
     watcher::Watcher,
     writer::{Pace, Writer},
@@ -45,6 +45,7 @@ use super::{
     kafka::Kafka,
     proxied,
     server::{Output, TestServer},
+    sink::SinkLog,
     unique,
     wait::{SOON, eventually},
 };
@@ -190,6 +191,8 @@ struct Stage {
     life: Life,
     /// Where the job stood at the last kill.
     last: Standing,
+    /// What was in the sink at each.
+    left: Vec<Left>,
     store_proxy: Breaker,
     target: Option<Breaker>,
 }
@@ -319,6 +322,7 @@ impl Stage {
             cuts,
             life: Life::short(),
             last: Standing::default(),
+            left: Vec::new(),
             store_proxy,
             target,
         }
@@ -388,8 +392,17 @@ impl Stage {
         );
         let effective = ends.iter().any(is_uncovered);
         self.deaths.push(fault(began, at, kind, effective));
-        self.last = left;
+        self.has_left(left);
         self.next_life();
+    }
+
+    /// Notes what a dead server left: what comes later is of another life.
+    fn has_left(&mut self, standing: Standing) {
+        self.left.push(Left {
+            records: self.server.log.mark(),
+            epoch: standing.epoch,
+        });
+        self.last = standing;
     }
 
     /// Has the topic grow, and the job read with another number of subtasks from its next life on.
@@ -488,6 +501,8 @@ impl Stage {
         // The last life is given nothing to bear.
         self.heal();
         self.server.kill();
+        let left = self.store.standing();
+        self.has_left(left);
         self.server.boot();
         if self.chaos.course == Course::Bounded {
             self.job
@@ -530,7 +545,8 @@ impl Stage {
         let faults = self.deaths.into_iter().chain(self.changes).chain(cuts);
         history.extend(faults.map(Event::Fault));
         let looks = self.sink_watcher.map(Watcher::end).unwrap_or_default();
-        let rows = rows(&self.server, self.target.as_ref(), self.chaos.sink);
+        let log = (&self.server.log, self.left.as_slice());
+        let rows = rows(log, self.target.as_ref(), self.chaos.sink);
         Run {
             plan: plan(&self.chaos, &self.name, versions),
             journal,
@@ -635,9 +651,9 @@ fn watch_sink(
     }
 }
 
-fn rows(server: &TestServer, target: Option<&Breaker>, sink: SinkKind) -> Vec<Row> {
+fn rows((log, left): (&SinkLog, &[Left]), target: Option<&Breaker>, sink: SinkKind) -> Vec<Row> {
     match (sink, target) {
-        (SinkKind::Log, _) => rows_of_log(&server.log),
+        (SinkKind::Log, _) => rows_of_log(log, left),
         (SinkKind::Postgres, Some(target)) => rows_of_table(&target.url),
         (SinkKind::Postgres | SinkKind::Blackhole, _) => Vec::new(),
     }

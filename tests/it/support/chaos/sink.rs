@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use oracle::{
     Ranges, fingerprint,
-    run::{Look, Row},
+    run::{Life, Look, Row},
 };
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor, PgConnection, Row as _};
@@ -49,8 +49,26 @@ impl LogReader {
     }
 }
 
+/// What was in the sink when a server died.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    /// Records of the log sink.
+    pub(crate) records: usize,
+    /// The epoch of the job's lease.
+    pub(crate) epoch: i64,
+}
+
+/// Whose the record is, by what each of the dead left.
+fn life_of(record: usize, left: &[Left]) -> Life {
+    let over = left.partition_point(|left| left.records <= record);
+    Life {
+        after: over.checked_sub(1).map_or(0, |last| left[last].epoch),
+        upto: left.get(over).map(|left| left.epoch),
+    }
+}
+
 /// All lines of a log sink, in order.
-pub(crate) fn rows_of_log(log: &SinkLog) -> Vec<Row> {
+pub(crate) fn rows_of_log(log: &SinkLog, left: &[Left]) -> Vec<Row> {
     let records = log.records(0);
     let rows = records.iter().enumerate().map(|(number, record)| {
         let (body, hash) = read(record);
@@ -61,6 +79,7 @@ pub(crate) fn rows_of_log(log: &SinkLog) -> Vec<Row> {
             offset: record.offset,
             hash,
             order: Some(number as u64),
+            life: Some(life_of(number, left)),
             place: format!("record {number} of the output"),
         }
     });
@@ -174,6 +193,7 @@ pub(crate) fn rows_of_table(url: &str) -> Vec<Row> {
             offset: row.get(4),
             hash: fingerprint(value.as_bytes()),
             order: Some(number(place)),
+            life: None,
             place: format!("row {place}"),
         }
     });
