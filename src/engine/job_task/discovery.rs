@@ -261,15 +261,23 @@ impl JobTask {
 
     /// Positions were found: they are stored before the first fetch.
     pub(super) fn take_positions(&mut self, found: Vec<TopicPartition>) {
+        let only_moves = !found.is_empty() && found.iter().all(|one| self.is_outside(one));
         for partition in found {
             self.add_partition(&partition, false);
         }
-        if !self.pending.resolved().is_empty() && self.stopping.is_none() {
-            self.coordinate(CoordinatorEvent::Trigger {
-                kind: CheckpointKind::Discovery,
-                timeout: None,
-            });
+        if self.pending.resolved().is_empty() || self.stopping.is_some() {
+            return;
         }
+        // One that only moves positions is called by that.
+        let kind = if only_moves {
+            CheckpointKind::Periodic
+        } else {
+            CheckpointKind::Discovery
+        };
+        self.coordinate(CoordinatorEvent::Trigger {
+            kind,
+            timeout: None,
+        });
     }
 
     /// Leaves out what the group must not hear: positions of a topic that does not exist, or of one whose name another has

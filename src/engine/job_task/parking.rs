@@ -42,7 +42,7 @@ impl JobTask {
         let failure = cause.failure(self.run.clock.now());
         self.show_parked(partition, Some(at), failure);
         if is_outside {
-            self.ask_bounds();
+            self.judge_outside(partition.clone());
         }
     }
 
@@ -75,7 +75,6 @@ impl JobTask {
             self.notes.tell("partition-parked", details);
         }
         Arc::make_mut(&mut self.parked).insert(partition.clone(), parked);
-        self.publish();
     }
 
     /// Decides where a parked partition goes on: stored with the next checkpoint, then read from there.
@@ -100,13 +99,8 @@ impl JobTask {
         let recreated_changes = source.on_topic_recreated != on_topic_recreated;
         source.on_out_of_range = on_out_of_range;
         source.on_topic_recreated = on_topic_recreated;
-        if outside_changes && on_out_of_range != PositionPolicy::Fail {
-            for parked in Arc::make_mut(&mut self.parked).values_mut() {
-                // Where the log reaches to now is asked again, and judged by the new policy.
-                parked.lost = None;
-            }
-            self.bounds_asked = None;
-            self.ask_bounds();
+        if outside_changes {
+            self.judge_outside_anew();
         }
         if recreated_changes && on_topic_recreated != PositionPolicy::Fail {
             let waiting = self.parked.iter().filter(|(partition, parked)| {

@@ -295,6 +295,96 @@ async fn a_recreated_topic_is_read_from_its_beginning_by_policy() {
     stop(&job, StopCheckpoint::Required).await;
 }
 
+fn look_when_asked(source: &mut SourceSpec) {
+    source.partition_discovery.interval = HumanDuration(NEVER);
+}
+
+fn look_when_asked_and_begin_anew(source: &mut SourceSpec) {
+    look_when_asked(source);
+    source.on_topic_recreated = PositionPolicy::Earliest;
+}
+
+impl World {
+    /// A run at 50, which `on_out_of_range: earliest` would move, and a topic whose log is 0 to 20; the client says so.
+    fn outside(&self, topic: &'static str, source: fn(&mut SourceSpec)) -> JobHandle {
+        self.cluster.topic(Some((topic, 1)));
+        self.cluster.elect(0, 0, 20);
+        let setup = Setup {
+            partitions: BTreeMap::from([(0, Some(50))]),
+            source,
+            ..watching()
+        };
+        let (errors, policy) = (ErrorsSpec::default(), PositionPolicy::Earliest);
+        let job = self.start_under(Format::Bytes, errors, policy, setup);
+        let cause = ConsumerError::OutOfRange {
+            partition: partition(0),
+            position: offset(50),
+        };
+        self.cluster.script(Scripted::Error(0, cause));
+        job
+    }
+
+    /// The bounds of the new topic have moved nothing: the position stays, or the new topic is read from its beginning, once.
+    async fn in_another_topic(&self, job: &JobHandle, on_topic_recreated: PositionPolicy) {
+        if on_topic_recreated == PositionPolicy::Fail {
+            until_parked(job, 0, Code::TopicRecreated).await;
+            // What is stored is newer than what the brokers said.
+            checkpoint(job).await;
+            checkpoint(job).await;
+            let stands = (Some(50), 1, Some("a".to_owned()));
+            assert_eq!(position(&self.store.newest(), 0), stands);
+            assert_eq!(self.cluster.assigned(0), None);
+        } else {
+            self.until_assigned(0, 0).await;
+            let newest = self.store.newest();
+            let begins = (Some(0), newest.id.0, Some("b".to_owned()));
+            assert_eq!(position(&newest, 0), begins);
+            assert_eq!(self.cluster.assigned_since(0), Some((0, 2)));
+        }
+        assert_eq!(job.status().positions_moved, 0);
+        let told: Vec<&str> = self.store.events().iter().map(|(kind, _)| *kind).collect();
+        assert_eq!(told, ["topic-recreated"]);
+        stop(job, StopCheckpoint::Required).await;
+    }
+}
+
+/// The numbers of a new topic say nothing of a position in the old one: `on_topic_recreated` counts, not `on_out_of_range`.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_that_come_after_the_look_move_nothing_in_another_topic() {
+    let policies = [
+        (PositionPolicy::Fail, look_often as fn(&mut SourceSpec)),
+        (PositionPolicy::Earliest, look_often_and_begin_anew),
+    ];
+    for (policy, source) in policies {
+        let world = World::new();
+        world.cluster.set_bounds_wait(true);
+        let job = world.outside("a", source);
+        world
+            .until("the bounds are asked for", || {
+                world.cluster.bounds_asked() > 0
+            })
+            .await;
+        world.cluster.topic(Some(("b", 1)));
+        until_parked(&job, 0, Code::TopicRecreated).await;
+        world.cluster.set_bounds_wait(false);
+        world.in_another_topic(&job, policy).await;
+    }
+}
+
+/// Here they are known before anybody has looked at the topics.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_that_come_before_the_look_move_nothing_in_another_topic() {
+    let policies = [
+        (PositionPolicy::Fail, look_when_asked as fn(&mut SourceSpec)),
+        (PositionPolicy::Earliest, look_when_asked_and_begin_anew),
+    ];
+    for (policy, source) in policies {
+        let world = World::new();
+        let job = world.outside("b", source);
+        world.in_another_topic(&job, policy).await;
+    }
+}
+
 /// MaterializeInc/materialize issue 20141: fewer partitions than before ended in a crash.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_the_recreated_topic_lacks_is_gone() {
