@@ -17,6 +17,7 @@ use crate::{
     engine::{error::KafkaError, parked::Decided},
     model::{
         code::Code,
+        event::EventKind,
         job::PositionPolicy,
         offset::Offset,
         parked::{LostRange, LostSide},
@@ -125,8 +126,7 @@ impl JobTask {
         parked.detail = format!("{}; {words}", parked.detail);
         let parked = parked.clone();
         tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, detail = parked.detail, "the partition stays parked");
-        self.notes
-            .tell("partition-parked", json!({"parked": parked}));
+        self.tell(EventKind::PartitionParked, json!({"parked": parked}));
     }
 
     /// `lost` is nothing if the log holds the position again: then nothing is decided, and the partition goes on there.
@@ -155,7 +155,7 @@ impl JobTask {
                 "topic": partition.topic, "partition": partition.partition, "from": from, "to": to,
                 "policy": self.run.spec.source.on_out_of_range, "lost": lost,
             });
-            self.notes.tell("position-moved", details);
+            self.tell(EventKind::PositionMoved, details);
             self.moved += 1;
         }
         self.decide(partition, decided);
