@@ -229,7 +229,6 @@ impl JobTask {
             waiting: self.waiting.values().cloned().collect(),
             discovery: self.discovery_status(),
             parked: Arc::clone(&self.parked),
-            notes: self.notes.newest(),
             bad_records: BadRecordCounters {
                 skipped: sum(|counters| &counters.skipped),
                 dead_lettered: sum(|counters| &counters.dead_lettered),

@@ -21,6 +21,7 @@ use crate::{
     engine::{error::KafkaError, parked::Decided, pending_positions::Pending},
     model::{
         code::Code,
+        event::EventKind,
         job::PositionPolicy,
         parked::{LostRange, LostSide},
         resolver::LogBounds,
@@ -143,8 +144,7 @@ impl JobTask {
         parked.detail = format!("{}; {words}", parked.detail);
         let parked = parked.clone();
         tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, detail = parked.detail, "the partition stays parked");
-        self.notes
-            .tell("partition-parked", json!({"parked": parked}));
+        self.tell(EventKind::PartitionParked, json!({"parked": parked}));
     }
 
     /// Parts what a look-up found: positions that count, and those outside whose topic is another one by now. The latter
@@ -200,7 +200,7 @@ impl JobTask {
                 "topic": partition.topic, "partition": partition.partition, "from": at, "to": to,
                 "policy": self.run.spec.source.on_out_of_range, "lost": lost,
             });
-            self.notes.tell("position-moved", details);
+            self.tell(EventKind::PositionMoved, details);
             self.moved += 1;
         }
     }

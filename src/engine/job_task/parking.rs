@@ -15,9 +15,9 @@ use crate::{
         subtask::PartitionChange,
     },
     model::{
-        checkpoint::CheckpointKind, code::Code, errors_spec::Block, ids::CheckpointId,
-        job::PositionPolicy, job_status::JobFailure, offset::Offset, parked::ParkedPartition,
-        topic::TopicPartition,
+        checkpoint::CheckpointKind, code::Code, errors_spec::Block, event::EventKind,
+        ids::CheckpointId, job::PositionPolicy, job_status::JobFailure, offset::Offset,
+        parked::ParkedPartition, topic::TopicPartition,
     },
 };
 
@@ -72,7 +72,7 @@ impl JobTask {
         // Of a position outside the log it is told what is lost, once that is known.
         if parked.code != Code::OffsetOutOfRange {
             let details = json!({"parked": &parked});
-            self.notes.tell("partition-parked", details);
+            self.tell(EventKind::PartitionParked, details);
         }
         Arc::make_mut(&mut self.parked).insert(partition.clone(), parked);
     }
@@ -127,7 +127,7 @@ impl JobTask {
         let parked = Arc::make_mut(&mut self.parked).remove(partition);
         let details =
             json!({"parked": parked, "goes_on_at": at, "checkpoint": self.if_kept(self.last.id)});
-        self.notes.tell("partition-goes-on", details);
+        self.tell(EventKind::PartitionGoesOn, details);
     }
 
     /// Leaves out the record at which a partition is parked. A compare-and-set: any other position is refused.

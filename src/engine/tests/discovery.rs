@@ -215,9 +215,22 @@ async fn what_vanishes_is_parked_with_its_position_and_goes_on_when_it_is_back()
     );
     world.cluster.deliver(1, 8..=9);
     world.until_written(6).await;
-    let told: Vec<&str> = world.store.events().iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(told, ["partition-gone", "partition-returned"]);
     stop(&job, StopCheckpoint::Required).await;
+    let told: Vec<&str> = world
+        .store
+        .events()
+        .iter()
+        .map(|(kind, _)| kind.as_str())
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "partition-parked",
+            "partition-gone",
+            "partition-returned",
+            "partition-goes-on"
+        ]
+    );
     assert_eq!(world.sink.written_of(1), [5, 6, 7, 8, 9]);
 }
 
@@ -246,9 +259,8 @@ async fn a_recreated_topic_parks_its_partitions_until_somebody_decides() {
         0,
         "it would mean other records"
     );
-    let (kind, details) = world.store.events().pop().unwrap();
-    assert_eq!(kind, "topic-recreated");
-    assert_eq!(details["partitions"][0]["new_topic_id"], "b");
+    let told = world.until_told(EventKind::TopicRecreated, 1).await;
+    assert_eq!(told[0]["partitions"][0]["new_topic_id"], "b");
     stop(&job, StopCheckpoint::Required).await;
 }
 
