@@ -354,7 +354,12 @@ impl World {
             assert_eq!(self.cluster.assigned_since(0), Some((0, 2)));
         }
         assert_eq!(job.status().positions_moved, 0);
-        let told: Vec<&str> = self.store.events().iter().map(|(kind, _)| *kind).collect();
+        let told: Vec<&str> = self
+            .store
+            .events()
+            .iter()
+            .map(|(kind, _)| kind.as_str())
+            .collect();
         assert_eq!(told, ["topic-recreated"]);
         stop(job, StopCheckpoint::Required).await;
     }
