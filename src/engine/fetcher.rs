@@ -117,6 +117,13 @@ pub(super) struct Rewound {
     pub read: bool,
 }
 
+/// A record that the sink has refused.
+struct Refused {
+    why: SinkError,
+    /// Whether it was counted among those that are left out.
+    counted: bool,
+}
+
 /// Checks batches, gives them back for writing, and advances positions once they are written.
 pub(super) struct Fetcher {
     states: HashMap<TopicPartition, PartitionState>,
@@ -126,7 +133,7 @@ pub(super) struct Fetcher {
     ended: Vec<TopicPartition>,
     schema: Box<dyn DeserializationSchema>,
     /// Records that the sink has refused: they cannot be given to it a second time.
-    refused: BTreeMap<(TopicPartition, i64), SinkError>,
+    refused: BTreeMap<(TopicPartition, i64), Refused>,
     /// Of a job that keeps event time.
     event_time: Option<EventTime>,
     counters: Arc<Counters>,
@@ -323,7 +330,8 @@ impl Fetcher {
         if self.refused.is_empty() {
             return None;
         }
-        self.refused.get(&(partition.clone(), record_offset))
+        let refused = self.refused.get(&(partition.clone(), record_offset))?;
+        Some(&refused.why)
     }
 
     /// Notes that the sink refuses a record, which is not given to it again.
@@ -332,7 +340,26 @@ impl Fetcher {
             return;
         };
         let partition = TopicPartition::new(record.topic.as_str(), record.partition);
-        self.refused.insert((partition, record.offset), error);
+        let refused = Refused {
+            why: error.clone(),
+            counted: false,
+        };
+        self.refused.insert((partition, record.offset), refused);
+    }
+
+    /// Whether a record that is left out is new, to be asked once before its batch is advanced over: what is read again after
+    /// a rewind was counted before. A record that the sink refused after it had taken it lies below the furthest position,
+    /// and is new all the same.
+    pub(super) fn is_newly_left_out(
+        &mut self,
+        partition: &TopicPartition,
+        record_offset: i64,
+    ) -> bool {
+        if let Some(refused) = self.refused.get_mut(&(partition.clone(), record_offset)) {
+            return !std::mem::replace(&mut refused.counted, true);
+        }
+        let state = self.states.get(partition);
+        state.is_none_or(|state| record_offset >= state.furthest.get())
     }
 
     /// Notes what the sink has made durable.

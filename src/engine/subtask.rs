@@ -667,10 +667,14 @@ impl SubtaskTask {
         let leave_out = self.bad_records.leaves_out();
         let admitted = self.fetcher.admit(batch, served, leave_out);
         let mut parked = admitted.parked;
+        let mut left_out = Vec::new();
         if !admitted.left_out.is_empty() {
             self.view.enter(Activity::DeadLetters);
             match self.leave_out(batch, admitted.left_out).await {
-                Some(refused) => parked.extend(refused),
+                Some((refused, done)) => {
+                    parked.extend(refused);
+                    left_out = done;
+                }
                 None => return Ok(()),
             }
         }
@@ -690,6 +694,8 @@ impl SubtaskTask {
             CrashPoint::BatchWritten.reached();
             self.has_output = true;
         }
+        // Not before the write: if the sink refuses a record of the batch, all of it comes once more.
+        self.count_left_out(left_out).await;
         self.fetcher.advance(batch);
         self.view.enter(Activity::Idle);
         for parking in parked {
@@ -701,12 +707,12 @@ impl SubtaskTask {
     }
 
     /// Deals with records that cannot be processed, before anything behind them is given to the sink. Answers the partitions
-    /// that are parked at one after all; `None` when the subtask was cancelled meanwhile.
+    /// that are parked at one after all, and what was left out; `None` when the subtask was cancelled meanwhile.
     async fn leave_out(
         &mut self,
         batch: &mut RecordBatch,
         left_out: Vec<LeftOut>,
-    ) -> Option<Vec<Parking>> {
+    ) -> Option<(Vec<Parking>, Vec<(TopicPartition, LeftOutRecord)>)> {
         let refusals = match self.bad_records.clone() {
             BadRecords::Stop | BadRecords::Skip => left_out.iter().map(|_| None).collect(),
             BadRecords::DeadLetter(topic) => {
@@ -730,11 +736,12 @@ impl SubtaskTask {
             let record = FailedRecord::of(&bad.partition, &batch.record(bad.index));
             let Some(refusal) = refusal else {
                 let failure = bad.cause.failure(chrono::DateTime::UNIX_EPOCH);
-                told.push(LeftOutRecord {
+                let record = LeftOutRecord {
                     record,
                     phase: failure.phase.unwrap_or_default(),
                     detail: failure.summary,
-                });
+                };
+                told.push((bad.partition, record));
                 continue;
             };
             self.fetcher.park_in(batch, &bad.partition, bad.index);
@@ -748,8 +755,7 @@ impl SubtaskTask {
                 cause,
             });
         }
-        self.count_left_out(told).await;
-        Some(parked)
+        Some((parked, told))
     }
 
     /// Delivers letters; such that cannot be now are tried again for ever. Answers why each one is refused for good, if it is.
@@ -804,7 +810,13 @@ impl SubtaskTask {
         }
     }
 
-    async fn count_left_out(&self, records: Vec<LeftOutRecord>) {
+    /// Counts what is left out, each record once. Its letter may stand twice.
+    async fn count_left_out(&mut self, mut left_out: Vec<(TopicPartition, LeftOutRecord)>) {
+        left_out.retain(|(partition, left_out)| {
+            self.fetcher
+                .is_newly_left_out(partition, left_out.record.offset)
+        });
+        let records: Vec<LeftOutRecord> = left_out.into_iter().map(|(_, record)| record).collect();
         if records.is_empty() {
             return;
         }

@@ -73,7 +73,7 @@ pub struct CheckpointPhases {
     pub barrier_ms: Option<i64>,
     /// The slowest sink writer's flush.
     pub sink_flush_ms: Option<i64>,
-    /// The transaction in the store.
+    /// The transaction in the store; of one that the store has not answered, until now.
     pub store_ms: Option<i64>,
     /// The commit to the consumer group, after completion.
     pub group_commit_ms: Option<i64>,
@@ -88,7 +88,7 @@ pub struct CheckpointFailure {
     pub phase: String,
     /// One sentence.
     pub summary: String,
-    /// The subtasks that had not answered.
+    /// The subtasks that had not answered; none if all of them had and `phase` is `store`.
     pub slowest: Vec<SlowSubtask>,
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::stages::{HANDOVER_WAIT, Stage};
+use super::stages::Stage;
 
 /// A number that is kept over time. Each point tells of the step that ends at its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -95,25 +95,33 @@ impl SeriesName {
         }
     }
 
-    /// The stage that it is the share of.
+    /// Those that are kept for each partition, too.
+    pub const OF_PARTITION: [Self; 4] = [
+        Self::PositionLag,
+        Self::CheckpointLag,
+        Self::GroupLag,
+        Self::WatermarkLag,
+    ];
+
+    /// The stage that it is the share of. `handover_wait` is none: it stands beside the stages.
     #[must_use]
-    pub const fn stage(self) -> Option<&'static str> {
+    pub const fn stage(self) -> Option<Stage> {
         Some(match self {
             Self::RecordsPerS
             | Self::BytesPerS
             | Self::PositionLag
             | Self::CheckpointLag
             | Self::GroupLag
-            | Self::WatermarkLag => return None,
-            Self::FetchWait => Stage::FetchWait.name(),
-            Self::Decode => Stage::Decode.name(),
-            Self::SinkWrite => Stage::SinkWrite.name(),
-            Self::SinkFlush => Stage::SinkFlush.name(),
-            Self::Checkpoint => Stage::Checkpoint.name(),
-            Self::RateLimit => Stage::RateLimit.name(),
-            Self::Alignment => Stage::Alignment.name(),
-            Self::Idle => Stage::Idle.name(),
-            Self::HandoverWait => HANDOVER_WAIT,
+            | Self::WatermarkLag
+            | Self::HandoverWait => return None,
+            Self::FetchWait => Stage::FetchWait,
+            Self::Decode => Stage::Decode,
+            Self::SinkWrite => Stage::SinkWrite,
+            Self::SinkFlush => Stage::SinkFlush,
+            Self::Checkpoint => Stage::Checkpoint,
+            Self::RateLimit => Stage::RateLimit,
+            Self::Alignment => Stage::Alignment,
+            Self::Idle => Stage::Idle,
         })
     }
 }

@@ -49,7 +49,7 @@ pub use self::{
         JobMetrics, JobSort, OffsetsQuery, Only, OperationQuery, PartitionFilter, PartitionMetrics,
         Readiness, ReadinessCheck, RecordsQuery, SeriesQuery, SpecPrecondition,
     },
-    series::{SERIES_COARSE, SERIES_FINE, SERIES_RECENT, SERIES_WINDOW},
+    series::{SERIES_COARSE, SERIES_FINE, SERIES_OF_PARTITION, SERIES_RECENT, SERIES_WINDOW},
 };
 use self::{core::Core, lease_keeper::InstanceLock};
 use crate::model::{

@@ -118,6 +118,8 @@ pub struct CheckpointQuery {
 pub struct SeriesQuery {
     /// Which.
     pub names: Vec<SeriesName>,
+    /// Of which partition; of the whole job if of none.
+    pub partition: Option<TopicPartition>,
     /// How much time before now: whole steps.
     pub window: Duration,
     /// Between two points: a multiple of what is kept for such a window.

@@ -2,26 +2,33 @@
 //!
 //! Two rings of a fixed size for each job: an hour at ten seconds and a day at a minute. A slot is the number of steps since
 //! 1970, so all jobs have their points at the same times and what was missed (a server that was suspended, a clock that was
-//! set forward) is a gap and not a shift. The rings outlive a stop of the job; a restart of the server begins new ones.
+//! set forward) is a gap and not a shift. The rings outlive a stop of the job; a restart of the server begins new ones. Beside
+//! them each partition has a small one with its lags.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use chrono::{DateTime, Utc};
 
 use super::{
     Service,
     comparison::{job_lag, totals},
-    core::{Core, JobEntry},
-    error::Result,
+    core::{Core, JobEntry, JobFacts},
+    error::{Result, ServiceError},
     jobs::{compare_now, live_of},
     queries::SeriesQuery,
 };
 use crate::model::{
+    code::Code,
     ids::{JobName, LeaseEpoch},
     job_status::JobStatus,
     series::SeriesName,
     stages::StageTimes,
-    views::{JobLag, Series, SeriesView},
+    topic::TopicPartition,
+    views::{JobLag, PartitionOffsetsView, Series, SeriesView},
 };
 
 /// Between two points of the last hour.
@@ -33,30 +40,75 @@ pub const SERIES_RECENT: Duration = Duration::from_secs(3_600);
 /// How much is kept at all.
 pub const SERIES_WINDOW: Duration = Duration::from_secs(86_400);
 
-const FINE_S: i64 = 10;
-const COARSE_S: i64 = 60;
-const FINE_SLOTS: usize = 360;
-const COARSE_SLOTS: usize = 1_440;
+/// How much is kept of a partition, in fine steps.
+pub const SERIES_OF_PARTITION: Duration = Duration::from_secs(900);
+
+const FINE_S: i64 = seconds(SERIES_FINE);
+const COARSE_S: i64 = seconds(SERIES_COARSE);
+const FINE_SLOTS: usize = slots(SERIES_RECENT, SERIES_FINE);
+const COARSE_SLOTS: usize = slots(SERIES_WINDOW, SERIES_COARSE);
+const PARTITION_SLOTS: usize = slots(SERIES_OF_PARTITION, SERIES_FINE);
+/// Partitions of a job that have series: the others have none.
+const MOST_PARTITIONS: usize = 1_000;
+/// So many steps a clock may be set back, and the points wait until it has come to where it was.
+const WAITS_FOR: i64 = 3;
 const NUMBERS: usize = SeriesName::ALL.len();
+const OF_PARTITION: usize = SeriesName::OF_PARTITION.len();
+
+const fn seconds(span: Duration) -> i64 {
+    span.as_secs().cast_signed()
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a small number, worked out by the compiler"
+)]
+const fn slots(kept: Duration, step: Duration) -> usize {
+    (kept.as_secs() / step.as_secs()) as usize
+}
 
 /// The numbers of one step; NaN where they are not known.
-type Point = [f32; NUMBERS];
-const UNKNOWN: Point = [f32::NAN; NUMBERS];
+type Point<const N: usize = NUMBERS> = [f32; N];
 
 /// Points of consecutive slots.
-#[derive(Debug, Default)]
-struct Ring {
-    points: VecDeque<Point>,
+#[derive(Debug)]
+struct Ring<const N: usize> {
+    points: VecDeque<Point<N>>,
     /// The slot of the newest one.
     newest: i64,
 }
 
-impl Ring {
-    fn put(&mut self, slot: i64, point: Point, slots: usize) {
+impl<const N: usize> Default for Ring<N> {
+    fn default() -> Self {
+        Self {
+            points: VecDeque::new(),
+            newest: 0,
+        }
+    }
+}
+
+impl<const N: usize> Ring<N> {
+    const UNKNOWN: Point<N> = [f32::NAN; N];
+
+    /// Whether a point of this slot is new.
+    fn wants(&self, slot: i64) -> bool {
+        self.points.is_empty() || slot > self.newest || self.was_ahead(slot)
+    }
+
+    /// Whether the clock was far ahead when the newest point came, and is not any more.
+    fn was_ahead(&self, slot: i64) -> bool {
+        slot < self.newest - WAITS_FOR
+    }
+
+    fn put(&mut self, slot: i64, point: Point<N>, slots: usize) {
+        if self.was_ahead(slot) {
+            // Else there would be nothing new until it has come there again. What is older is gone: it was pushed out.
+            self.points.clear();
+        }
         if self.points.is_empty() {
             self.newest = slot - 1;
         }
-        // A clock that was set back adds nothing until it has come to where it was.
+        // A clock that was set back a little adds nothing until it has come to where it was.
         let Ok(steps @ 1..) = usize::try_from(slot - self.newest) else {
             return;
         };
@@ -64,22 +116,49 @@ impl Ring {
         let surplus = (self.points.len() + missed + 1).saturating_sub(slots);
         // First, so that the ring never grows beyond its size.
         self.points.drain(..surplus.min(self.points.len()));
-        self.points.extend(std::iter::repeat_n(UNKNOWN, missed));
+        let gap = std::iter::repeat_n(Self::UNKNOWN, missed);
+        self.points.extend(gap);
         self.points.push_back(point);
         self.newest = slot;
     }
 
-    fn at(&self, slot: i64) -> Point {
+    fn at(&self, slot: i64) -> Point<N> {
         let back = usize::try_from(self.newest - slot).ok();
         let index = back.and_then(|back| self.points.len().checked_sub(back + 1));
         let point = index.and_then(|index| self.points.get(index));
-        point.copied().unwrap_or(UNKNOWN)
+        point.copied().unwrap_or(Self::UNKNOWN)
+    }
+
+    /// The points of a window that end at times which are multiples of the step, the last one not later than the newest, or
+    /// than now if there is none. A slot is as long as `base` says.
+    fn window(
+        &self,
+        base: i64,
+        window: Duration,
+        step: Duration,
+        now: DateTime<Utc>,
+    ) -> Vec<(i64, Point<N>)> {
+        let (window, step) = (seconds(window), seconds(step).max(base));
+        let newest = if self.points.is_empty() {
+            now.timestamp().div_euclid(base)
+        } else {
+            self.newest
+        };
+        let in_step = step / base;
+        let last = newest.div_euclid(in_step);
+        let steps = (window / step).max(1);
+        let point = |number: i64| {
+            let end = number * in_step;
+            let slots = (0..in_step).map(|back| self.at(end - back));
+            (end * base, mean(slots))
+        };
+        (last - steps + 1..=last).map(point).collect()
     }
 }
 
 /// The mean of what is known, number by number.
-fn mean(points: impl Iterator<Item = Point>) -> Point {
-    let mut sums = [(0.0_f64, 0.0_f64); NUMBERS];
+fn mean<const N: usize>(points: impl Iterator<Item = Point<N>>) -> Point<N> {
+    let mut sums = [(0.0_f64, 0.0_f64); N];
     for point in points {
         for ((sum, known), number) in sums.iter_mut().zip(point) {
             if !number.is_nan() {
@@ -127,8 +206,9 @@ impl Counted {
 /// The series of one job.
 #[derive(Debug, Default)]
 pub(crate) struct SeriesLog {
-    fine: Ring,
-    coarse: Ring,
+    fine: Ring<NUMBERS>,
+    coarse: Ring<NUMBERS>,
+    partitions: BTreeMap<TopicPartition, Ring<OF_PARTITION>>,
     counted: Option<Counted>,
     since: Option<DateTime<Utc>>,
 }
@@ -146,41 +226,65 @@ impl SeriesLog {
         let per_minute = COARSE_S / FINE_S;
         self.fine.put(slot, point, FINE_SLOTS);
         let minute = slot.div_euclid(per_minute);
-        if self.coarse.points.is_empty() || minute > self.coarse.newest {
+        if self.coarse.wants(minute) {
             // It has ended, and has the mean of its slots, the one at its end included.
             let fine = (0..per_minute).map(|back| self.fine.at(minute * per_minute - back));
             self.coarse.put(minute, mean(fine), COARSE_SLOTS);
         }
     }
 
-    /// The points of a window that end at times which are multiples of the step, the last one not later than now.
+    /// Adds a point to each partition's series. A partition that is not there any more is forgotten with its last point.
+    fn add_partitions(&mut self, partitions: &[PartitionOffsetsView], now: DateTime<Utc>) {
+        let slot = now.timestamp().div_euclid(FINE_S);
+        for view in partitions {
+            let partition = TopicPartition::new(view.topic.as_str(), view.partition);
+            let is_kept = self.partitions.contains_key(&partition);
+            if is_kept || self.partitions.len() < MOST_PARTITIONS {
+                let ring = self.partitions.entry(partition).or_default();
+                ring.put(slot, point_of_partition(view, now), PARTITION_SLOTS);
+            }
+        }
+        self.partitions.retain(|_, ring| {
+            let passed = usize::try_from(slot - ring.newest).unwrap_or(0);
+            passed < PARTITION_SLOTS
+        });
+    }
+
     fn points(&self, window: Duration, step: Duration, now: DateTime<Utc>) -> Vec<(i64, Point)> {
-        let (window, step) = (seconds(window), seconds(step).max(FINE_S));
-        let is_recent = window <= seconds(SERIES_RECENT);
-        let (ring, base) = if is_recent {
-            (&self.fine, FINE_S)
+        if window <= SERIES_RECENT {
+            self.fine.window(FINE_S, window, step, now)
         } else {
-            (&self.coarse, COARSE_S)
-        };
-        let newest = if ring.points.is_empty() {
-            now.timestamp().div_euclid(base)
-        } else {
-            ring.newest
-        };
-        let in_step = (step / base).max(1);
-        let last = newest.div_euclid(in_step);
-        let steps = (window / step).max(1);
-        let point = |number: i64| {
-            let end = number * in_step;
-            let slots = (0..in_step).map(|back| ring.at(end - back));
-            (end * base, mean(slots))
-        };
-        (last - steps + 1..=last).map(point).collect()
+            self.coarse.window(COARSE_S, window, step, now)
+        }
+    }
+
+    /// The same of a partition; `None` if nothing was kept of it.
+    fn points_of(
+        &self,
+        partition: &TopicPartition,
+        window: Duration,
+        step: Duration,
+        now: DateTime<Utc>,
+    ) -> Option<Vec<(i64, Point<OF_PARTITION>)>> {
+        let ring = self.partitions.get(partition)?;
+        Some(ring.window(FINE_S, window, step, now))
     }
 }
 
-fn seconds(span: Duration) -> i64 {
-    i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
+/// What is known of a partition now, in the order of [`SeriesName::OF_PARTITION`].
+fn point_of_partition(view: &PartitionOffsetsView, now: DateTime<Utc>) -> Point<OF_PARTITION> {
+    let offsets = |lag: Option<i64>| lag.map(|lag| real(lag.unsigned_abs()));
+    let watermark = view.watermark.as_ref().and_then(|now| now.timestamp);
+    SeriesName::OF_PARTITION.map(|name| {
+        let number = match name {
+            SeriesName::PositionLag => offsets(view.lag.position),
+            SeriesName::CheckpointLag => offsets(view.lag.checkpoint),
+            SeriesName::GroupLag => offsets(view.lag.group),
+            SeriesName::WatermarkLag => watermark.map(|at| (now - at).as_seconds_f64()),
+            _ => None,
+        };
+        number.map_or(f32::NAN, single)
+    })
 }
 
 /// Seconds that event time is behind the clock.
@@ -202,10 +306,9 @@ fn point(before: Option<&Counted>, now: Option<&Counted>, lag: &JobLag) -> Point
         Some(more / passed?.as_secs_f64())
     };
     let stages = counted.map(|(before, now)| now.stages.since(&before.stages));
-    let share = |stage: &str| {
+    let share = |of: &dyn Fn(&StageTimes) -> Duration| {
         let stages = stages.as_ref().filter(|stages| !stages.total().is_zero())?;
-        let (_, time) = stages.named().find(|(name, _)| *name == stage)?;
-        Some(time.as_secs_f64() / stages.total().as_secs_f64())
+        Some(of(stages).as_secs_f64() / stages.total().as_secs_f64())
     };
     // A sum without some of its partitions is smaller than it should be, and would look like progress.
     let sum = |lag_of: Option<i64>| {
@@ -228,8 +331,10 @@ fn point(before: Option<&Counted>, now: Option<&Counted>, lag: &JobLag) -> Point
             | SeriesName::Checkpoint
             | SeriesName::RateLimit
             | SeriesName::Alignment
-            | SeriesName::Idle
-            | SeriesName::HandoverWait => name.stage().and_then(share),
+            | SeriesName::Idle => name
+                .stage()
+                .and_then(|stage| share(&|stages| stages.of(stage))),
+            SeriesName::HandoverWait => share(&|stages| stages.handover_wait),
         };
         number.map_or(f32::NAN, single)
     })
@@ -266,7 +371,9 @@ fn add_point(core: &Core, job: &JobEntry) {
     let live = status.as_ref().map(|status| live_of(&facts, status));
     let partitions = compare_now(core, &job.name, &facts, live.as_deref());
     let lag = job_lag(&totals(&partitions, status.is_some()));
-    facts.series.add(status.as_deref(), &lag, core.now());
+    let now = core.now();
+    facts.series.add(status.as_deref(), &lag, now);
+    facts.series.add_partitions(&partitions, now);
 }
 
 impl Service {
@@ -277,37 +384,80 @@ impl Service {
     ) -> Result<SeriesView> {
         let job = self.core.job(name).await?;
         let facts = job.shared();
-        let points = facts
-            .series
-            .points(query.window, query.step, self.core.now());
-        let at = |(seconds, _): &(i64, Point)| {
-            DateTime::from_timestamp(*seconds, 0).unwrap_or(DateTime::UNIX_EPOCH)
-        };
-        let series = query.names.iter().map(|name| {
-            let number = |(_, point): &(i64, Point)| {
-                let number = point[*name as usize];
-                (!number.is_nan()).then_some(number)
-            };
-            Series {
-                name: *name,
-                unit: name.unit(),
-                points: points.iter().map(number).collect(),
+        let now = self.core.now();
+        let (window, step) = (query.window, query.step);
+        let (at, series) = match &query.partition {
+            None => {
+                let points = facts.series.points(window, step, now);
+                shown(&query.names, &SeriesName::ALL, &points)
             }
-        });
+            Some(partition) => {
+                let points = facts.series.points_of(partition, window, step, now);
+                let points = match points {
+                    Some(points) => points,
+                    None => {
+                        self.core.must_read(&job.name, &facts, partition)?;
+                        Ring::default().window(FINE_S, window, step, now)
+                    }
+                };
+                shown(&query.names, &SeriesName::OF_PARTITION, &points)
+            }
+        };
         Ok(SeriesView {
             job: job.name.clone(),
+            partition: query.partition.clone(),
             since: facts.series.since,
-            window_ms: query.window.as_millis().try_into().unwrap_or(i64::MAX),
-            step_ms: query.step.as_millis().try_into().unwrap_or(i64::MAX),
-            at: points.iter().map(at).collect(),
-            series: series.collect(),
+            window_ms: window.as_millis().try_into().unwrap_or(i64::MAX),
+            step_ms: step.as_millis().try_into().unwrap_or(i64::MAX),
+            at,
+            series,
         })
     }
+}
+
+impl Core {
+    /// Refuses a partition that the job is known not to read.
+    fn must_read(&self, job: &JobName, facts: &JobFacts, partition: &TopicPartition) -> Result<()> {
+        let refused = |code: Code, detail: String| Err(ServiceError::new(code, detail).job(job));
+        let topic = &partition.topic;
+        if !facts.spec().source.selects(topic) {
+            let detail = format!("job {job} does not read topic {topic}");
+            return refused(Code::UnknownTopic, detail);
+        }
+        let known = facts.brokers.recent(self.now());
+        if known.is_some_and(|known| !known.contains_key(partition)) {
+            let detail = format!("the job does not read {partition}");
+            return refused(Code::UnknownPartition, detail);
+        }
+        Ok(())
+    }
+}
+
+/// Points as they are shown, those of each name apart.
+fn shown<const N: usize>(
+    names: &[SeriesName],
+    kept: &[SeriesName; N],
+    points: &[(i64, Point<N>)],
+) -> (Vec<DateTime<Utc>>, Vec<Series>) {
+    let at = |(seconds, _): &(i64, Point<N>)| {
+        DateTime::from_timestamp(*seconds, 0).unwrap_or(DateTime::UNIX_EPOCH)
+    };
+    let series = names.iter().filter_map(|name| {
+        let place = kept.iter().position(|kept| kept == name)?;
+        let number = |(_, point): &(i64, Point<N>)| Some(point[place]).filter(|it| !it.is_nan());
+        Some(Series {
+            name: *name,
+            unit: name.unit(),
+            points: points.iter().map(number).collect(),
+        })
+    });
+    (points.iter().map(at).collect(), series.collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::views::{Divergence, DivergenceCause, PartitionLag, Retention};
 
     const HOUR: Duration = Duration::from_secs(3_600);
     const DAY: Duration = Duration::from_secs(86_400);
@@ -317,7 +467,7 @@ mod tests {
     }
 
     fn lag(position: i64) -> Point {
-        let mut point = UNKNOWN;
+        let mut point = Ring::UNKNOWN;
         point[SeriesName::PositionLag as usize] = single(real(position.unsigned_abs()));
         point
     }
@@ -355,6 +505,94 @@ mod tests {
         );
         assert_eq!(points[2].0, 1_040);
         assert_eq!(of(&points), [Some(100.0), Some(101.0), Some(104.0)]);
+    }
+
+    #[test]
+    fn a_clock_that_was_far_ahead_for_a_moment_does_not_silence_it() {
+        let mut log = SeriesLog::default();
+        let a_day = 8_640;
+        for slot in [600, 601, 602 + a_day, 603, 604] {
+            log.keep(slot, lag(slot));
+        }
+        let step = Duration::from_secs(10);
+        let points = log.points(2 * step, step, second(0));
+        assert_eq!(points[1].0, 6_040);
+        assert_eq!(of(&points), [Some(603.0), Some(604.0)]);
+        for slot in 605..625 {
+            log.keep(slot, lag(slot));
+        }
+        let minute = Duration::from_secs(60);
+        let day = log.points(61 * minute, minute, second(0));
+        assert_eq!(day[60].0, 6_240);
+        // Slots 619 to 624.
+        assert_eq!(of(&day)[60], Some(621.5));
+    }
+
+    #[test]
+    fn a_partition_has_its_lags_for_a_quarter_of_an_hour_and_there_are_only_so_many() {
+        let view = |number: i32, lag: Option<i64>| PartitionOffsetsView {
+            lag: PartitionLag {
+                position: lag,
+                ..PartitionLag::default()
+            },
+            ..unknown_partition(number)
+        };
+        let one = TopicPartition::new("orders", 1);
+        let mut log = SeriesLog::default();
+        log.add_partitions(&[view(0, Some(5)), view(1, Some(7))], second(1_000));
+        log.add_partitions(&[view(0, Some(6)), view(1, None)], second(1_010));
+        let step = Duration::from_secs(10);
+        let points = log.points_of(&one, 3 * step, step, second(0)).unwrap();
+        let numbers: Vec<Option<f32>> = shown(
+            &[SeriesName::PositionLag],
+            &SeriesName::OF_PARTITION,
+            &points,
+        )
+        .1
+        .remove(0)
+        .points;
+        assert_eq!(numbers, [None, Some(7.0), None]);
+        // It is gone, and forgotten a quarter of an hour later.
+        log.add_partitions(&[view(0, Some(6))], second(1_900));
+        assert!(log.partitions.contains_key(&one));
+        log.add_partitions(&[view(0, Some(6))], second(1_910));
+        assert!(!log.partitions.contains_key(&one));
+        let many: Vec<_> = (0..2_000).map(|number| view(number, Some(1))).collect();
+        log.add_partitions(&many, second(1_920));
+        assert_eq!(log.partitions.len(), MOST_PARTITIONS);
+    }
+
+    fn unknown_partition(number: i32) -> PartitionOffsetsView {
+        PartitionOffsetsView {
+            topic: "orders".to_owned(),
+            partition: number,
+            leader: None,
+            subtask: 0,
+            earliest: None,
+            last_stable: None,
+            latest: None,
+            readable_end: None,
+            stop_offset: None,
+            position: None,
+            start_reason: None,
+            checkpointed: None,
+            position_id: None,
+            group_committed: None,
+            sink_committed: None,
+            lag: PartitionLag::default(),
+            divergence: Divergence {
+                group_behind_checkpoint: None,
+                cause: DivergenceCause::None,
+                group_note: None,
+                group_checkpoint: None,
+            },
+            sink_ahead_of_checkpoint: None,
+            oldest_unread_age_ms: None,
+            retention: Retention::default(),
+            watermark: None,
+            parked: None,
+            flags: Vec::new(),
+        }
     }
 
     #[test]

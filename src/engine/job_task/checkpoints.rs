@@ -58,9 +58,20 @@ pub(super) struct Attempt {
     pub(super) decided: BTreeSet<TopicPartition>,
     /// The write that sent it.
     pub(super) store_write: Option<u64>,
+    /// When it was sent.
+    pub(super) store_began: Option<Instant>,
 }
 
 impl Attempt {
+    /// What the phases took until now, of one that the store has not answered: that one's is not over.
+    pub(super) fn phases_until(&self, now: Instant) -> CheckpointPhases {
+        let waited = |began: Instant| millis(now.saturating_duration_since(began));
+        CheckpointPhases {
+            store_ms: self.store_began.map(waited),
+            ..self.phases()
+        }
+    }
+
     /// What the phases took until now: the slowest subtask counts.
     fn phases(&self) -> CheckpointPhases {
         let slowest =
@@ -154,6 +165,7 @@ impl JobTask {
             decided: self.pending.resolved().keys().cloned().collect(),
             checkpoint: None,
             store_write: None,
+            store_began: None,
         });
         let barrier = Barrier {
             id,
@@ -241,6 +253,7 @@ impl JobTask {
         );
         attempt.store_write = Some(write.key());
         let began = Instant::now();
+        attempt.store_began = Some(began);
         CrashPoint::BeforeCheckpointStored.reached();
         self.background.spawn(async move {
             let outcome = write

@@ -1112,7 +1112,10 @@ impl JobTask {
         if let Some(id) = own.filter(|own| under_way == Some(*own)) {
             let actions = self.coordinator.give_up(id, Instant::now());
             if actions.is_empty() {
-                return self.stop_failed(uncertain_report(id));
+                let now = Instant::now();
+                let attempt = self.attempt.as_ref();
+                let phases = attempt.map(|attempt| attempt.phases_until(now));
+                return self.stop_failed(uncertain_report(id, phases.unwrap_or_default()));
             }
             return self.carry_out(actions);
         }
@@ -1160,8 +1163,9 @@ fn failed_report(
     }
 }
 
-/// A checkpoint that was sent to the store, which has not said whether it keeps it.
-fn uncertain_report(id: CheckpointId) -> CheckpointReport {
+/// A checkpoint that was sent to the store, which has not said whether it keeps it: every subtask has answered, and the
+/// store is what is slow.
+fn uncertain_report(id: CheckpointId, phases: CheckpointPhases) -> CheckpointReport {
     let failure = CheckpointFailure {
         code: Code::CheckpointTimeout.to_string(),
         phase: "store".to_owned(),
@@ -1170,7 +1174,7 @@ fn uncertain_report(id: CheckpointId) -> CheckpointReport {
     };
     CheckpointReport {
         status: "uncertain".to_owned(),
-        ..failed_report(id, CheckpointPhases::default(), failure)
+        ..failed_report(id, phases, failure)
     }
 }
 

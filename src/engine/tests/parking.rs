@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    cluster::Scripted,
+    cluster::{Part, Scripted},
     failures::poisoned,
     sink::{Does, Step},
     store::{Answers, Call},
@@ -335,6 +335,54 @@ async fn a_record_that_the_sink_refuses_parks_its_partition() {
             world.sink.written_of(0).ends_with(&[2, 4, 5])
         })
         .await;
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+/// A letter may stand twice, but what is left out counts once, however often it is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_again_after_a_refusal_is_counted_once() {
+    let world = World::new();
+    let job = world.start_under(
+        Format::Json,
+        to_letters(),
+        PositionPolicy::Fail,
+        two_partitions(),
+    );
+    let batch = |from: i64, values: &[&'static str]| {
+        let records = (from..).zip(values);
+        Scripted::Batch(vec![Part {
+            partition: 0,
+            records: records.map(|(at, text)| (at, text.as_bytes())).collect(),
+            advance_to: None,
+        }])
+    };
+    world.cluster.script(batch(0, &["{}", "no"]));
+    until_status(&job, "the first", |status| {
+        status.bad_records.dead_lettered == 1
+    })
+    .await;
+    // The batch has a bad record before the one that the sink refuses, and one behind it. The sink keeps no progress: all
+    // begins anew.
+    let again: &[&str] = &["{}", "no", "no", "{}", "no", "{}"];
+    world.sink.refuse(0, 3);
+    world.cluster.script(batch(2, &again[2..]));
+    world
+        .until("it is given again", || {
+            world.cluster.assigned_since(0) == Some((0, 2))
+        })
+        .await;
+    assert_eq!(world.letters.delivered().len(), 3);
+    world.cluster.script(batch(0, again));
+    world
+        .until("it goes on", || world.sink.written_of(0) == [0, 0, 5])
+        .await;
+    let status = until_status(&job, "the refused one too", |status| {
+        status.bad_records.dead_lettered >= 4
+    })
+    .await;
+    assert_eq!(status.bad_records.dead_lettered, 4);
+    checkpoint(&job).await;
+    assert_eq!(world.letters.delivered().len(), 7, "three of them twice");
     stop(&job, StopCheckpoint::Required).await;
 }
 

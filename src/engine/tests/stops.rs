@@ -144,6 +144,14 @@ impl Case {
             phase,
             "{self:?}"
         );
+        let phases = report.phases;
+        if self.sink == SinkIs::Idle {
+            // Every subtask has answered. What the store has not answered counts until now.
+            let known = [phases.barrier_ms, phases.sink_flush_ms, phases.store_ms];
+            assert!(known.iter().all(Option::is_some), "{self:?}: {phases:?}");
+        } else {
+            assert_eq!(phases.store_ms, None, "{self:?}");
+        }
         let at = match self.sink {
             SinkIs::Idle => return,
             SinkIs::Opening => "sink-open",

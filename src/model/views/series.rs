@@ -2,13 +2,16 @@ use chrono::{DateTime, Utc};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::model::{ids::JobName, series::SeriesName};
+use crate::model::{ids::JobName, series::SeriesName, topic::TopicPartition};
 
 /// Numbers of a job over time.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct SeriesView {
     /// The job.
     pub job: JobName,
+    /// The partition whose numbers they are; left out where they are the whole job's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<TopicPartition>,
     /// When this server began to keep the job's numbers; `null` before the first. They outlive a stop of the job and not a
     /// restart of the server.
     pub since: Option<DateTime<Utc>>,
@@ -27,7 +30,7 @@ pub struct SeriesView {
 pub struct Series {
     /// Which.
     pub name: SeriesName,
-    /// `records/s`, `bytes/s`, `offsets` or `share` (between 0 and 1).
+    /// `records/s`, `bytes/s`, `offsets`, `s` or `share` (between 0 and 1).
     pub unit: &'static str,
     /// A point for each of `at`; `null` where it is not known: the job did not run, or something did not answer. Six to seven
     /// digits of a number are kept.
