@@ -17,8 +17,8 @@ use crate::model::{
     job::{JobSpec, NewPartitions},
     offset::Offset,
     resolver::{
-        Blocker, BrokerFacts, Parking, PartitionFacts, RestorableState, SinkFacts, StartInputs,
-        StartPolicies, StateUse, needed_facts, resolve_positions,
+        Blocker, BrokerFacts, LogBounds, Parking, PartitionFacts, RestorableState, SinkFacts,
+        StartInputs, StartPolicies, StateUse, needed_facts, resolve_positions,
     },
     start::StartFrom,
     topic::TopicPartition,
@@ -54,6 +54,9 @@ impl Pending {
 pub(super) struct PendingPositions {
     unresolved: BTreeMap<TopicPartition, Pending>,
     resolved: BTreeMap<TopicPartition, Decided>,
+    /// Of the unresolved: those that the look-up under way was asked for. One that has come anew since is asked for again,
+    /// because its answer may be of a topic that is not there any more, or by another policy.
+    asked: BTreeSet<TopicPartition>,
     /// In which checkpoint a decision was sent to the store last.
     sent: BTreeMap<TopicPartition, CheckpointId>,
 }
@@ -65,6 +68,8 @@ pub(super) struct LookedUp {
     pub found: BTreeMap<TopicPartition, Decided>,
     /// What stands against others, by the policies of the spec.
     pub against: Vec<Blocker>,
+    /// Where the logs begin and end by which that was decided.
+    pub bounds: BTreeMap<TopicPartition, LogBounds>,
 }
 
 impl PendingPositions {
@@ -75,14 +80,20 @@ impl PendingPositions {
                 .map(|partition| (partition, Pending::SinceStart))
                 .collect(),
             resolved: BTreeMap::new(),
+            asked: BTreeSet::new(),
             sent: BTreeMap::new(),
         }
     }
 
+    /// Hands out what a look-up is to answer. There is one at a time.
+    pub(super) fn ask(&mut self) -> BTreeMap<TopicPartition, Pending> {
+        self.asked = self.unresolved.keys().cloned().collect();
+        self.unresolved.clone()
+    }
+
     /// Takes a decision over a partition that is parked; a later one replaces it.
     pub(super) fn decide(&mut self, partition: TopicPartition, decided: Decided) {
-        self.unresolved.remove(&partition);
-        self.sent.remove(&partition);
+        self.forget(&partition);
         self.resolved.insert(partition, decided);
     }
 
@@ -110,6 +121,7 @@ impl PendingPositions {
     /// Gives a partition up.
     pub(super) fn forget(&mut self, partition: &TopicPartition) {
         self.unresolved.remove(partition);
+        self.asked.remove(partition);
         self.resolved.remove(partition);
         self.sent.remove(partition);
     }
@@ -121,7 +133,7 @@ impl PendingPositions {
     ) -> Vec<TopicPartition> {
         let mut taken = Vec::new();
         for (partition, decided) in positions {
-            if self.unresolved.contains_key(&partition) {
+            if self.asked.contains(&partition) {
                 taken.push(partition.clone());
                 self.decide(partition, decided);
             }
@@ -219,7 +231,10 @@ pub(super) async fn look_up(
         sink_identity: String::new(),
         newest_output: None,
     };
-    let mut looked_up = LookedUp::default();
+    let mut looked_up = LookedUp {
+        bounds,
+        ..LookedUp::default()
+    };
     for (group, state) in [(by_mode, None), (by_state, Some(&state))] {
         if group.is_empty() {
             continue;
@@ -355,6 +370,8 @@ mod tests {
     #[derive(Debug, Clone)]
     enum Step {
         Add,
+        /// A look-up begins.
+        Ask,
         Found(i64),
         Decide(i64),
         /// A checkpoint begins and takes all decisions along; some have moved to another offset by then.
@@ -367,6 +384,7 @@ mod tests {
     fn steps() -> impl Strategy<Value = Vec<(i32, Step)>> {
         let step = prop_oneof![
             2 => Just(Step::Add),
+            3 => Just(Step::Ask),
             3 => (0..100_i64).prop_map(Step::Found),
             2 => (0..100_i64).prop_map(Step::Decide),
             4 => Just(Step::Checkpoint),
@@ -392,12 +410,14 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Under any order of events: a partition waits in one place at most; it is handed out only with the checkpoint that
+        /// Under any order of events: a partition waits in one place at most; a look-up answers only what it was asked for
+        /// and what has not come anew since; a partition is handed out only with the checkpoint that
         /// holds its newest decision, at the offset that this checkpoint has, and once; and none is lost.
         #[test]
         fn a_partition_is_handed_out_once_with_the_checkpoint_that_holds_its_decision(since_start in 0..4_i32, steps in steps()) {
             let mut pending = PendingPositions::new((0..since_start).map(partition).collect());
             let mut waiting: BTreeSet<i32> = (0..since_start).collect();
+            let mut asked: BTreeSet<i32> = BTreeSet::new();
             let mut decisions: BTreeMap<i32, i64> = BTreeMap::new();
             // What each checkpoint on its way holds that no later decision has replaced.
             let mut on_their_way: Vec<(CheckpointId, BTreeMap<i32, i64>)> = Vec::new();
@@ -413,19 +433,27 @@ mod tests {
                     Step::Add => {
                         pending.add(at, Pending::Appeared);
                         waiting.insert(number);
+                        asked.remove(&number);
                         decisions.remove(&number);
                         withdraw(&mut on_their_way, number);
                     }
+                    Step::Ask => {
+                        let handed: BTreeSet<i32> = pending.ask().into_keys().map(|at| at.partition).collect();
+                        prop_assert_eq!(&handed, &waiting);
+                        asked = handed;
+                    }
                     Step::Found(offset) => {
                         let taken = pending.found(BTreeMap::from([(at.clone(), decided(offset))]));
-                        prop_assert_eq!(taken, waiting.contains(&number).then_some(at).into_iter().collect::<Vec<_>>());
-                        if waiting.remove(&number) {
+                        prop_assert_eq!(taken, asked.contains(&number).then_some(at).into_iter().collect::<Vec<_>>());
+                        if asked.remove(&number) {
+                            waiting.remove(&number);
                             decisions.insert(number, offset);
                         }
                     }
                     Step::Decide(offset) => {
                         pending.decide(at, decided(offset));
                         waiting.remove(&number);
+                        asked.remove(&number);
                         decisions.insert(number, offset);
                         withdraw(&mut on_their_way, number);
                     }
@@ -457,6 +485,7 @@ mod tests {
                     Step::Forget => {
                         pending.forget(&at);
                         waiting.remove(&number);
+                        asked.remove(&number);
                         decisions.remove(&number);
                         withdraw(&mut on_their_way, number);
                     }

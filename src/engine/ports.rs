@@ -9,6 +9,7 @@ use super::error::{ConsumerError, ErrorClass, KafkaError, SinkError, StoreError}
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
     code::Code,
+    event::HistoryEntry,
     field_error::FieldError,
     ids::{CheckpointId, InstallId, JobName, JobUid, LeaseEpoch},
     job::{Isolation, SourceSpec},
@@ -307,15 +308,15 @@ pub trait CheckpointStore: Send + Sync {
         group_commit: &GroupCommit,
     ) -> Result<(), StoreError>;
 
-    /// Adds an entry to the job's history.
+    /// Adds entries to the job's history, in this order: all of them or none. Repeated after an unknown outcome they may
+    /// stand there twice.
     ///
     /// # Errors
     /// See [`StoreError`].
-    async fn note_event(
+    async fn note_events(
         &self,
         lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
+        entries: &[HistoryEntry],
     ) -> Result<(), StoreError>;
 
     /// Deletes what the thinning retention no longer keeps.

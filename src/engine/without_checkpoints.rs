@@ -18,6 +18,7 @@ use super::{
 use crate::model::{
     checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
     commit_mode::CommitMode,
+    event::HistoryEntry,
     ids::CheckpointId,
     job::JobSpec,
 };
@@ -75,13 +76,12 @@ impl CheckpointStore for KeepsNone {
         Ok(())
     }
 
-    async fn note_event(
+    async fn note_events(
         &self,
         lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
+        entries: &[HistoryEntry],
     ) -> Result<(), StoreError> {
-        self.0.note_event(lease, kind, details).await
+        self.0.note_events(lease, entries).await
     }
 
     /// What an earlier run with checkpoints has left stays as it is.

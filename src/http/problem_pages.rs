@@ -41,7 +41,12 @@ pub(super) struct CodePage {
 const RUNBOOKS: &[(&str, &[Code])] = &[
     (
         "docs/runbooks/fell-behind.md",
-        &[Code::LagGrowing, Code::Stalled],
+        &[
+            Code::LagGrowing,
+            Code::Stalled,
+            Code::HeldByTransaction,
+            Code::RateLimited,
+        ],
     ),
     (
         "docs/runbooks/bad-record.md",
@@ -66,7 +71,16 @@ const RUNBOOKS: &[(&str, &[Code])] = &[
     ),
     (
         "docs/runbooks/broker-gone.md",
-        &[Code::KafkaUnreachable, Code::KafkaTimeout, Code::NoLeader],
+        &[
+            Code::KafkaUnreachable,
+            Code::KafkaTimeout,
+            Code::NoLeader,
+            Code::DiscoveryFailing,
+        ],
+    ),
+    (
+        "docs/runbooks/crash-loop.md",
+        &[Code::CrashLoop, Code::Panicked],
     ),
     (
         "docs/runbooks/postgresql-failover.md",

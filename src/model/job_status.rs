@@ -1,10 +1,6 @@
 //! What a running job shows of itself, and how it ended.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -73,8 +69,6 @@ pub struct JobStatus {
     pub positions_moved: u64,
     /// How far event time has come; `None` for a job that keeps none.
     pub watermark: Option<JobWatermark>,
-    /// The newest things for the history that no other member shows.
-    pub notes: Arc<VecDeque<StatusNote>>,
 }
 
 /// Records of one run that could not be processed and were left out.
@@ -84,17 +78,6 @@ pub struct BadRecordCounters {
     pub skipped: u64,
     /// Written to the topic for dead letters.
     pub dead_lettered: u64,
-}
-
-/// Something that happened in a run, for the history.
-#[derive(Debug, Clone, PartialEq)]
-pub struct StatusNote {
-    /// Counts the notes of a run, from 1: whoever reads them writes each one once.
-    pub number: u64,
-    /// The word under which it stands in the history.
-    pub kind: &'static str,
-    /// What there is to tell.
-    pub details: serde_json::Value,
 }
 
 /// A partition as its subtask sees it.

@@ -6,9 +6,7 @@ use super::{
     operations::{invalid_cursor, page, page_size},
     queries::EventQuery,
 };
-use crate::model::{
-    code::Code, event::EVENT_KINDS, ids::JobName, reader::nearest, views::EventList,
-};
+use crate::model::{code::Code, event::EventKind, ids::JobName, reader::nearest, views::EventList};
 
 impl Service {
     pub(super) async fn find_events(
@@ -16,24 +14,25 @@ impl Service {
         name: &JobName,
         query: &EventQuery,
     ) -> Result<EventList> {
+        // A misspelt kind would be an empty history without a word, whatever is stored.
+        let kinds: Vec<EventKind> = {
+            let words = query.kinds.iter();
+            words.map(|word| kind_of(word)).collect::<Result<_>>()?
+        };
         let job = self.core.job(name).await?;
         let (limit, read) = page_size(query.limit);
         let before = match &query.after {
             Some(cursor) => Some(cursor.parse::<i64>().map_err(|_| invalid_cursor())?),
             None => None,
         };
-        let events = self.core.store.events(job.uid, &query.kinds, read, before);
-        let events = events.await?;
-        // A misspelt kind would be an empty history without a word.
-        let unknown = |kind: &&String| !EVENT_KINDS.contains(&kind.as_str());
-        if let Some(kind) = query.kinds.iter().find(unknown)
-            && events.iter().all(|event| event.kind != **kind)
-        {
-            return Err(no_such_kind(kind));
-        }
-        let (items, next) = page(events, limit, |event| event.id.to_string());
+        let events = self.core.store.events(job.uid, &kinds, read, before);
+        let (items, next) = page(events.await?, limit, |event| event.id.to_string());
         Ok(EventList { items, next })
     }
+}
+
+fn kind_of(word: &str) -> Result<EventKind> {
+    EventKind::of_word(word).ok_or_else(|| no_such_kind(word))
 }
 
 fn no_such_kind(kind: &str) -> ServiceError {
@@ -41,10 +40,10 @@ fn no_such_kind(kind: &str) -> ServiceError {
         Code::InvalidRequest,
         format!("there is no kind of event '{kind}'"),
     );
-    let near = nearest(kind, EVENT_KINDS).map(|near| format!("Did you mean {near}? "));
+    let near = nearest(kind, EventKind::WORDS).map(|near| format!("Did you mean {near}? "));
     error.hint(format!(
         "{}The kinds are {}.",
         near.unwrap_or_default(),
-        EVENT_KINDS.join(", ")
+        EventKind::WORDS.join(", ")
     ))
 }

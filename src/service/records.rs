@@ -15,6 +15,7 @@ use crate::{
     engine::{ReadRecord, error::ConsumerError, ports::ConsumerSettings, read_records},
     model::{
         code::Code,
+        event::EventKind,
         ids::JobName,
         views::{RecordView, RecordsView},
     },
@@ -47,7 +48,7 @@ impl Service {
         core.store
             .add_event(
                 Some(job.uid),
-                "records-read",
+                EventKind::RecordsRead,
                 &caller.requested_by,
                 &details,
             )

@@ -17,6 +17,7 @@ use crate::{
     engine::{error::StoreError, ports::JobLease},
     model::{
         attempt::{Attempt, AttemptKind, AttemptOutcome},
+        event::EventKind,
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job_state::JobState,
         job_status::JobFailure,
@@ -112,7 +113,7 @@ impl Store {
                         "next_attempt_at": crash_loop.next_attempt_at, "first_cause": &crash_loop.first_cause,
                     });
                     let actor = instance_actor(&owner);
-                    note(connection, Some(job), "job-crashed", &actor, &details).await
+                    note(connection, Some(job), EventKind::JobCrashed, &actor, &details).await
                 })
             },
         )

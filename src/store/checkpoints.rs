@@ -28,6 +28,7 @@ use crate::{
             Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
             CheckpointStatus, FailedCheckpoint, GroupCommit,
         },
+        event::{EventKind, HistoryEntry},
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job::{CommitToGroup, JobSpec},
         offset::Offset,
@@ -185,13 +186,13 @@ impl Store {
                         note(
                             &mut *connection,
                             Some(lease.job),
-                            "position-moved",
+                            EventKind::PositionMoved,
                             &actor,
                             moved,
                         )
                         .await?;
                     }
-                    note(connection, Some(lease.job), "job-started", &actor, &details).await
+                    note(connection, Some(lease.job), EventKind::JobStarted, &actor, &details).await
                 })
             },
         )
@@ -313,7 +314,14 @@ impl CheckpointStore for Store {
                     };
                     let actor = instance_actor(&owner);
                     let job = Some(lease.job);
-                    note(connection, job, "positions-decided", &actor, &details).await
+                    note(
+                        connection,
+                        job,
+                        EventKind::PositionsDecided,
+                        &actor,
+                        &details,
+                    )
+                    .await
                 })
             },
         )
@@ -329,20 +337,18 @@ impl CheckpointStore for Store {
         .await
     }
 
-    async fn note_event(
-        &self,
-        lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
-    ) -> Result<()> {
-        let (lease, details) = (*lease, details.clone());
+    async fn note_events(&self, lease: &JobLease, entries: &[HistoryEntry]) -> Result<()> {
+        let (lease, entries) = (*lease, entries.to_vec());
         self.fenced(
-            format!("note the event {kind} of job {}", lease.job),
+            format!("note {} events of job {}", entries.len(), lease.job),
             &lease,
             move |connection, owner| {
                 Box::pin(async move {
-                    let actor = instance_actor(&owner);
-                    note(connection, Some(lease.job), kind, &actor, &details).await
+                    let (job, actor) = (Some(lease.job), instance_actor(&owner));
+                    for HistoryEntry { kind, details } in &entries {
+                        note(&mut *connection, job, *kind, &actor, details).await?;
+                    }
+                    Ok(())
                 })
             },
         )

@@ -4,7 +4,7 @@
 //! whatever could be found by the name (idempotency keys) goes with it; everything else hangs on its uid, which no other job
 //! will ever have.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::PgConnection;
 
 use super::{
@@ -17,19 +17,11 @@ use super::{
 use crate::{
     engine::{error::StoreError, ports::JobLease},
     model::{
+        event::{EventKind, HistoryEntry},
         ids::{JobName, JobUid, OperationId},
         job_state::{DesiredState, JobState},
     },
 };
-
-/// An entry of the history that belongs to an outcome.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HistoryEntry {
-    /// What happened.
-    pub kind: &'static str,
-    /// What there is to know.
-    pub details: Value,
-}
 
 impl Store {
     /// Deletes a job that does not run, with the outcome of the operation that asked for it. With `purge` its checkpoints go
@@ -235,7 +227,7 @@ async fn delete(
     note(
         connection,
         Some(job),
-        "job-deleted",
+        EventKind::JobDeleted,
         &instance_actor(&owner),
         &details,
     )

@@ -8,24 +8,31 @@ use super::{
     deletions::prune_deleted_jobs,
     words::{document, storable},
 };
-use crate::model::{event::Event, ids::JobUid};
+use crate::model::{
+    event::{Event, EventKind},
+    ids::JobUid,
+};
 
 impl Store {
-    /// Adds an entry to the history.
+    /// Adds an entry to the history that is not a run's: nobody needs the lease for it. A run's go by
+    /// [`CheckpointStore::note_events`](crate::engine::ports::CheckpointStore::note_events).
     ///
     /// # Errors
     /// See [`StoreError`](crate::engine::error::StoreError).
     pub async fn add_event(
         &self,
         job: Option<JobUid>,
-        kind: &str,
+        kind: EventKind,
         actor: &str,
         details: &Value,
     ) -> Result<()> {
-        let (kind, actor, details) = (kind.to_owned(), actor.to_owned(), details.clone());
-        self.query(format!("note the event {kind}"), move |connection| {
-            Box::pin(async move { note(connection, job, &kind, &actor, &details).await })
-        })
+        let (actor, details) = (actor.to_owned(), details.clone());
+        self.query(
+            format!("note the event {}", kind.as_str()),
+            move |connection| {
+                Box::pin(async move { note(connection, job, kind, &actor, &details).await })
+            },
+        )
         .await
     }
 
@@ -36,11 +43,11 @@ impl Store {
     pub async fn events(
         &self,
         job: JobUid,
-        kinds: &[String],
+        kinds: &[EventKind],
         limit: u32,
         before: Option<i64>,
     ) -> Result<Vec<Event>> {
-        let kinds = kinds.to_vec();
+        let kinds: Vec<String> = kinds.iter().map(|kind| kind.as_str().to_owned()).collect();
         self.query(
             format!("read the history of job {job}"),
             move |connection| {
@@ -112,14 +119,14 @@ async fn select(
 pub(super) async fn note(
     connection: &mut PgConnection,
     job: Option<JobUid>,
-    kind: &str,
+    kind: EventKind,
     actor: &str,
     details: &Value,
 ) -> Result<()> {
     sqlx::query!(
         "INSERT INTO events (job_uid, kind, actor, details) VALUES ($1, $2, $3, $4::text::json)",
         job.map(|job| job.0),
-        kind,
+        kind.as_str(),
         storable(actor),
         document(details)?,
     )

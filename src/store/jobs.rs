@@ -19,6 +19,7 @@ use super::{
 use crate::{
     engine::{error::StoreError, ports::JobLease},
     model::{
+        event::EventKind,
         ids::{JobName, JobUid, LeaseEpoch, OperationId},
         job::JobSpec,
         job_state::{DesiredState, JobState},
@@ -287,7 +288,7 @@ impl Store {
                     note(
                         connection,
                         Some(job),
-                        "next-start-set",
+                        EventKind::NextStartSet,
                         &pending.requested_by,
                         &details,
                     )
@@ -332,7 +333,14 @@ impl Store {
                         .execute(&mut *connection)
                         .await?;
                     let details = json!({"cancelled": &pending, "reason": reason});
-                    note(connection, Some(job), "next-start-cancelled", &by, &details).await?;
+                    note(
+                        connection,
+                        Some(job),
+                        EventKind::NextStartCancelled,
+                        &by,
+                        &details,
+                    )
+                    .await?;
                     Ok(CancelStart::Cancelled(pending))
                 })
             },
@@ -398,13 +406,13 @@ impl Store {
             desired: (!keep_desired).then_some(DesiredState::Stopped),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
             event: match state {
-                JobState::Failed => "job-failed",
-                JobState::Finished => "job-finished",
+                JobState::Failed => EventKind::JobFailed,
+                JobState::Finished => EventKind::JobFinished,
                 JobState::Stopped
                 | JobState::Starting
                 | JobState::Running
                 | JobState::Stopping
-                | JobState::BackingOff => "job-stopped",
+                | JobState::BackingOff => EventKind::JobStopped,
             },
             deletes_checkpoints: false,
         };
@@ -428,7 +436,7 @@ impl Store {
             failure: failure.cloned(),
             desired: Some(DesiredState::Stopped),
             operation: Some((id.clone(), outcome.clone())),
-            event: "job-stopped",
+            event: EventKind::JobStopped,
             deletes_checkpoints: true,
         };
         self.settle(lease, settlement).await
@@ -450,7 +458,7 @@ impl Store {
             failure: None,
             desired: Some(desired),
             operation: operation.map(|(id, outcome)| (id.clone(), outcome.clone())),
-            event: "start-refused",
+            event: EventKind::StartRefused,
             deletes_checkpoints: false,
         };
         self.settle(lease, settlement).await
@@ -472,7 +480,7 @@ struct Settlement {
     /// `None`: as it was.
     desired: Option<DesiredState>,
     operation: Option<(OperationId, OperationOutcome)>,
-    event: &'static str,
+    event: EventKind,
     deletes_checkpoints: bool,
 }
 
@@ -657,7 +665,7 @@ async fn create(
     note(
         connection,
         Some(uid),
-        "job-created",
+        EventKind::JobCreated,
         by,
         &json!({"spec": spec}),
     )
@@ -683,7 +691,14 @@ async fn replace(
     .execute(&mut *connection)
     .await?;
     let details = json!({"generation": old.generation + 1, "spec": spec, "was": &old.spec});
-    note(connection, Some(old.uid), "spec-replaced", by, &details).await?;
+    note(
+        connection,
+        Some(old.uid),
+        EventKind::SpecReplaced,
+        by,
+        &details,
+    )
+    .await?;
     existing(connection, old.uid).await
 }
 

@@ -35,7 +35,6 @@ use tokio_util::task::TaskTracker;
 
 pub use attempts::{AttemptEnd, NeverBegun};
 pub use checkpoints::{CheckpointFilter, StartRecord, StoredCheckpoint};
-pub use deletions::HistoryEntry;
 pub use jobs::{CancelStart, JobRow, OwnerRow, PutSpec, RunningSpec, SetMode, SpecPrecondition};
 pub use leases::{ClaimInstance, Incarnation, Renewal};
 pub use operations::{

@@ -19,6 +19,7 @@ use crate::{
     engine::error::StoreError,
     model::{
         code::Code,
+        event::EventKind,
         ids::{JobUid, OperationId},
         job_state::DesiredState,
         operation::{Operation, OperationKind, OperationStatus},
@@ -409,7 +410,7 @@ async fn supersede(connection: &mut PgConnection, new: &NewOperation) -> Result<
         note(
             connection,
             Some(new.job),
-            "operation-superseded",
+            EventKind::OperationSuperseded,
             &new.requested_by,
             &details,
         )
@@ -494,7 +495,7 @@ async fn insert(connection: &mut PgConnection, new: &NewOperation) -> Result<Ope
     note(
         connection,
         Some(new.job),
-        "operation-created",
+        EventKind::OperationCreated,
         &new.requested_by,
         &details,
     )
@@ -644,7 +645,7 @@ pub(super) async fn finish(
     note(
         connection,
         Some(JobUid(row.job_uid)),
-        "operation-finished",
+        EventKind::OperationFinished,
         &row.requested_by,
         &details,
     )

@@ -17,6 +17,7 @@ use crate::{
     engine::ports::JobLease,
     model::{
         checkpoint::Checkpoint,
+        event::EventKind,
         ids::{JobUid, OperationId},
         job_state::JobState,
         skip::SkipRequest,
@@ -61,7 +62,7 @@ impl Store {
                     note(
                         connection,
                         Some(lease.job),
-                        "record-skipped",
+                        EventKind::RecordSkipped,
                         &actor,
                         &details,
                     )
@@ -101,7 +102,7 @@ impl Store {
                     note(
                         connection,
                         Some(lease.job),
-                        "record-skipped",
+                        EventKind::RecordSkipped,
                         &instance_actor(&owner),
                         &details,
                     )

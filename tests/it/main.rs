@@ -7,6 +7,7 @@ mod dev;
 mod e2e;
 mod kills;
 mod proxy;
+mod reference_pages;
 mod reload;
 mod runbooks;
 mod service;

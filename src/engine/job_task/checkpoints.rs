@@ -7,6 +7,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Background, JobTask, failed_report, millis};
@@ -25,6 +26,7 @@ use crate::{
             FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
         code::Code,
+        event::EventKind,
         ids::CheckpointId,
         job_status::CheckpointSummary,
         offset::{Offset, PartitionOffsets},
@@ -40,7 +42,7 @@ const CONFIRM_PERIOD: Duration = Duration::from_secs(30);
 const FINAL_COMMIT: Duration = Duration::from_secs(10);
 /// What it waits at least, even if the checkpoint has used up the stop's time: a commit usually takes milliseconds.
 const FINAL_COMMIT_AT_LEAST: Duration = Duration::from_secs(1);
-/// Most notes for the history that wait for a store that is away. Further ones are left out: checkpoints do not need them.
+/// Most notes about checkpoints that wait for a store that is away. Further ones are left out: checkpoints do not need them.
 const OPEN_NOTES: usize = 32;
 
 /// The attempt under way.
@@ -418,6 +420,10 @@ impl JobTask {
     }
 
     pub(super) fn note_failure(&mut self, failed: FailedCheckpoint) {
+        if !self.keeps_none() {
+            let details = json!({"checkpoint": failed.id, "failure": failed.failure});
+            self.tell(EventKind::CheckpointFailed, details);
+        }
         let (store, lease, write) = (
             Arc::clone(&self.run.store),
             self.run.lease,
@@ -438,7 +444,7 @@ impl JobTask {
             return;
         }
         if self.open_notes >= OPEN_NOTES {
-            tracing::debug!("the store is away: a note for the history is left out");
+            tracing::debug!("the store is away: a note about a checkpoint is left out");
             return;
         }
         self.open_notes += 1;

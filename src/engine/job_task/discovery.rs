@@ -21,6 +21,7 @@ use crate::{
         checkpoint::{CheckpointKind, CheckpointPosition},
         code::Code,
         errors_spec::Block,
+        event::EventKind,
         job::{PartitionDiscovery, PositionPolicy},
         job_status::{DiscoveryStatus, JobFailure},
         offset::PartitionOffsets,
@@ -81,7 +82,7 @@ impl JobTask {
             // What a stop leaves undone, the next start finds.
             return;
         }
-        let mut history: BTreeMap<&'static str, Vec<Value>> = BTreeMap::new();
+        let mut history: BTreeMap<EventKind, Vec<Value>> = BTreeMap::new();
         for (partition, change) in changes {
             // What appears after a bounded run has begun is no part of it.
             if self.run.ends.is_some() && matches!(change, Change::Appeared) {
@@ -92,7 +93,7 @@ impl JobTask {
             }
         }
         for (kind, partitions) in history {
-            self.note_event(kind, json!({"partitions": partitions}));
+            self.tell(kind, json!({"partitions": partitions}));
         }
         self.look_up_now = true;
         self.watch_pending();
@@ -101,13 +102,18 @@ impl JobTask {
 
     /// Tells of what the start has parked and nothing had before.
     pub(super) fn tell_parked_at_start(&mut self) {
-        for (partition, parking) in &self.run.parked {
-            let Some(parked) = self.parked.get(partition).filter(|_| !parking.again) else {
-                continue;
-            };
+        let parked = Arc::clone(&self.parked);
+        let told_before = |partition: &&TopicPartition| {
+            let parking = self.run.parked.get(*partition);
+            parking.is_none_or(|parking| parking.again)
+        };
+        let new: Vec<_> = parked
+            .iter()
+            .filter(|(partition, _)| !told_before(partition))
+            .collect();
+        for (partition, parked) in new {
             tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, code = %parked.code, detail = parked.detail, "the partition is parked; the others run");
-            self.notes
-                .tell("partition-parked", json!({"parked": parked}));
+            self.tell(EventKind::PartitionParked, json!({"parked": parked}));
         }
     }
 
@@ -140,7 +146,7 @@ impl JobTask {
         &mut self,
         partition: TopicPartition,
         change: Change,
-    ) -> Option<(&'static str, Value)> {
+    ) -> Option<(EventKind, Value)> {
         let entry = json!({"topic": partition.topic, "partition": partition.partition});
         match change {
             Change::Appeared => {
@@ -152,13 +158,13 @@ impl JobTask {
                 self.pending.forget(&partition);
                 let summary = format!("{partition} does not exist on the brokers any more");
                 self.park_anew(&partition, Code::PartitionGone, summary);
-                Some(("partition-gone", entry))
+                Some((EventKind::PartitionGone, entry))
             }
             Change::Returned => {
                 let position = self.position_of(&partition)?;
                 tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, "the partition is there again");
                 self.pending.add(partition, Pending::Held(position));
-                Some(("partition-returned", entry))
+                Some((EventKind::PartitionReturned, entry))
             }
             Change::Recreated { now, exists } => {
                 let then = self.partitions.get(&partition)?.topic_id.clone();
@@ -168,7 +174,7 @@ impl JobTask {
                     return None;
                 };
                 entry.extend(ids);
-                Some(("topic-recreated", Value::Object(entry)))
+                Some((EventKind::TopicRecreated, Value::Object(entry)))
             }
         }
     }
@@ -261,15 +267,23 @@ impl JobTask {
 
     /// Positions were found: they are stored before the first fetch.
     pub(super) fn take_positions(&mut self, found: Vec<TopicPartition>) {
+        let only_moves = !found.is_empty() && found.iter().all(|one| self.is_outside(one));
         for partition in found {
             self.add_partition(&partition, false);
         }
-        if !self.pending.resolved().is_empty() && self.stopping.is_none() {
-            self.coordinate(CoordinatorEvent::Trigger {
-                kind: CheckpointKind::Discovery,
-                timeout: None,
-            });
+        if self.pending.resolved().is_empty() || self.stopping.is_some() {
+            return;
         }
+        // One that only moves positions is called by that.
+        let kind = if only_moves {
+            CheckpointKind::Periodic
+        } else {
+            CheckpointKind::Discovery
+        };
+        self.coordinate(CoordinatorEvent::Trigger {
+            kind,
+            timeout: None,
+        });
     }
 
     /// Leaves out what the group must not hear: positions of a topic that does not exist, or of one whose name another has
@@ -308,18 +322,6 @@ impl JobTask {
                 Some((partition.clone(), position))
             })
             .collect()
-    }
-
-    pub(super) fn note_event(&mut self, kind: &'static str, details: Value) {
-        let (store, lease, write) = (
-            Arc::clone(&self.run.store),
-            self.run.lease,
-            self.store_writes.begin(),
-        );
-        self.note(write.until_known(move || {
-            let (store, details) = (Arc::clone(&store), details.clone());
-            async move { store.note_event(&lease, kind, &details).await }
-        }));
     }
 
     /// What the run shows of its looks.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::JobTask;
 use crate::{
     engine::bad_records::{BadRecords, LeftOutRecord},
-    model::errors_spec::OnBadRecord,
+    model::{errors_spec::OnBadRecord, event::EventKind},
 };
 
 /// Between two entries of the history.
@@ -31,10 +31,14 @@ impl LeftOutLog {
         self.named.extend(records.into_iter().take(room));
     }
 
-    /// What there is to tell now.
-    fn due(&mut self, now: Instant) -> Option<Value> {
-        let is_early = self.told.is_some_and(|told| now - told < TELL_EVERY);
-        if self.records == 0 || is_early {
+    /// Whether the last entry was long enough ago.
+    fn is_due(&self, now: Instant) -> bool {
+        self.told.is_none_or(|told| now - told >= TELL_EVERY)
+    }
+
+    /// What there is to tell.
+    fn take(&mut self, now: Instant) -> Option<Value> {
+        if self.records == 0 {
             return None;
         }
         self.told = Some(now);
@@ -61,18 +65,26 @@ impl JobTask {
         }
     }
 
+    /// Tells what was left out, if the last entry was long enough ago. While the store is away one entry gathers it all.
     pub(super) fn tell_left_out(&mut self) {
-        let Some(mut details) = self.left_out.due(Instant::now()) else {
+        if self.left_out.is_due(Instant::now()) && self.history.is_written() {
+            self.tell_left_out_rest();
+        }
+    }
+
+    /// Tells what was left out since the last entry.
+    pub(super) fn tell_left_out_rest(&mut self) {
+        let Some(mut details) = self.left_out.take(Instant::now()) else {
             return;
         };
         let (kind, topic) = match &self.run.spec.errors.on_bad_record {
-            OnBadRecord::DeadLetter { topic, .. } => ("records-dead-lettered", Some(topic)),
-            OnBadRecord::Stop | OnBadRecord::Skip => ("records-skipped", None),
+            OnBadRecord::DeadLetter { topic, .. } => (EventKind::RecordsDeadLettered, Some(topic)),
+            OnBadRecord::Stop | OnBadRecord::Skip => (EventKind::RecordsSkipped, None),
         };
         if let Some(topic) = topic {
             details["topic"] = json!(topic);
         }
-        tracing::warn!(records = %details["records"], kind, first = %details["first"][0], "records that cannot be processed were left out");
-        self.notes.tell(kind, details);
+        tracing::warn!(records = %details["records"], kind = kind.as_str(), first = %details["first"][0], "records that cannot be processed were left out");
+        self.tell(kind, details);
     }
 }

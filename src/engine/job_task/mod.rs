@@ -8,8 +8,8 @@
 mod checkpoints;
 mod discovery;
 mod ending;
+mod history;
 mod left_out;
-mod notes;
 mod observation;
 mod out_of_range;
 mod parking;
@@ -156,6 +156,7 @@ enum Background {
         took: Duration,
     },
     Noted(Result<(), StoreError>),
+    Told(Result<(), StoreError>),
     Committed {
         id: CheckpointId,
         outcome: Result<(), KafkaError>,
@@ -195,7 +196,7 @@ pub(super) struct JobTask {
     replaced: BTreeMap<TopicPartition, TopicId>,
     pending: PendingPositions,
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
-    notes: notes::Notes,
+    history: history::History,
     left_out: left_out::LeftOutLog,
     /// When it was asked last where the logs of partitions begin and end that are parked outside.
     bounds_asked: Option<Instant>,
@@ -288,7 +289,6 @@ impl JobTask {
             waiting: Vec::new(),
             discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
-            notes: Arc::default(),
             bad_records: BadRecordCounters::default(),
             positions_moved: 0,
             watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
@@ -387,7 +387,7 @@ impl JobTask {
                 unresolved.map(|(partition, _)| partition.clone()).collect(),
             ),
             parked: Arc::new(discovery::parked_at_start(&run)),
-            notes: notes::Notes::default(),
+            history: history::History::default(),
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
             asking_bounds: false,
@@ -586,7 +586,9 @@ impl JobTask {
             let closed = tokio::time::timeout_at(deadline, subtask.thread_ended).await;
             leaked_threads += usize::from(closed.is_err());
         }
+        self.tell_left_out_rest();
         self.settle_calls().await;
+        self.log_untold();
         self.note_open_commit().await;
         leaked_threads += usize::from(self.commits.in_flight().is_some());
         if leaked_threads > 0 {
@@ -642,7 +644,10 @@ impl JobTask {
                 )
                 | Err(_) => {}
                 Ok(
-                    Background::Stored { .. } | Background::Noted(_) | Background::Committed { .. },
+                    Background::Stored { .. }
+                    | Background::Noted(_)
+                    | Background::Told(_)
+                    | Background::Committed { .. },
                 ) => self.on_background(done),
             }
         }
@@ -1062,6 +1067,7 @@ impl JobTask {
         match done {
             Ok(Background::Stored { id, outcome, took }) => self.on_stored(id, outcome, took),
             Ok(Background::Noted(outcome)) => self.on_noted(outcome),
+            Ok(Background::Told(outcome)) => self.on_told(outcome),
             Ok(Background::Committed { id, outcome, took }) => {
                 self.on_committed(id, &outcome, took);
             }

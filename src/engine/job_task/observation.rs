@@ -64,15 +64,15 @@ impl JobTask {
     }
 
     pub(super) fn watch_pending(&mut self) {
-        let unresolved = self.pending.unresolved();
+        let waits = !self.pending.unresolved().is_empty();
         let is_due = self.look_up_now || self.looked_up.elapsed() >= PENDING_PERIOD;
-        if !unresolved.is_empty() && !self.looking_up && is_due {
+        if waits && !self.looking_up && is_due {
             self.looking_up = true;
             self.look_up_now = false;
             let (kafka, spec, unresolved) = (
                 Arc::clone(&self.run.kafka),
                 self.run.spec.clone(),
-                unresolved.clone(),
+                self.pending.ask(),
             );
             let now_ms = self.run.clock.now().timestamp_millis();
             self.background.spawn(async move {
@@ -111,14 +111,19 @@ impl JobTask {
         self.looked_up = Instant::now();
         match outcome {
             Ok(looked_up) => {
-                let found = self.pending.found(looked_up.found);
+                let (found, elsewhere) = self.in_their_topics(looked_up.found);
+                let found = self.pending.found(found);
+                self.note_moves(&found, &looked_up.bounds);
                 self.against = looked_up.against;
                 let decided = |partition: &&TopicPartition| {
                     let mut against = self.against.iter();
                     against.any(|blocker| blocker.partitions.contains(partition))
                 };
                 let leaderless = self.pending.unresolved().keys();
-                self.leaderless = leaderless.filter(|one| !decided(one)).cloned().collect();
+                self.leaderless = leaderless
+                    .filter(|one| !decided(one) && !elsewhere.contains(*one))
+                    .cloned()
+                    .collect();
                 self.take_positions(found);
             }
             Err(error) => {
@@ -224,7 +229,6 @@ impl JobTask {
             waiting: self.waiting.values().cloned().collect(),
             discovery: self.discovery_status(),
             parked: Arc::clone(&self.parked),
-            notes: self.notes.newest(),
             bad_records: BadRecordCounters {
                 skipped: sum(|counters| &counters.skipped),
                 dead_lettered: sum(|counters| &counters.dead_lettered),

@@ -1,7 +1,11 @@
 //! A position that its log does not hold any more, while the job runs: never a silent jump.
 //!
-//! The partition is parked in any case, and the brokers are asked where its log begins and ends. With `fail` it stays, and
-//! says what is lost. With `earliest` or `latest` the new position is decided like any other: stored first, then read from.
+//! The partition is parked in any case. With `fail` it stays, and the brokers are asked where its log begins and ends, to
+//! say what is lost. With `earliest` or `latest` its position is held against the log like that of a partition that was away
+//! ([`pending_positions`](crate::engine::pending_positions)): ids before bounds, one resolver, stored first, then read from.
+//!
+//! The log may be that of another topic of the same name. Numbers do not tell, so only what was found in the position's own
+//! topic moves it; another topic is a matter for the look at the topics, which is hurried, and for `on_topic_recreated`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +18,13 @@ use tokio::time::Instant;
 
 use super::{Background, JobTask};
 use crate::{
-    engine::{error::KafkaError, parked::Decided},
+    engine::{error::KafkaError, parked::Decided, pending_positions::Pending},
     model::{
         code::Code,
+        event::EventKind,
         job::PositionPolicy,
-        offset::Offset,
         parked::{LostRange, LostSide},
-        resolver::{LogBounds, StartReason},
+        resolver::LogBounds,
         topic::TopicPartition,
     },
 };
@@ -29,7 +33,38 @@ use crate::{
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 impl JobTask {
-    /// Asks where the logs begin and end that do not hold their partition's position.
+    /// Whether a partition is parked because its log does not hold its position.
+    pub(super) fn is_outside(&self, partition: &TopicPartition) -> bool {
+        let parked = self.parked.get(partition);
+        parked.is_some_and(|parked| parked.code == Code::OffsetOutOfRange)
+    }
+
+    /// Judges what stands outside its log anew, by the policy as it is now.
+    pub(super) fn judge_outside_anew(&mut self) {
+        let outside = self
+            .parked
+            .keys()
+            .filter(|one| self.is_outside(one) && !self.pending.resolved().contains_key(*one));
+        let outside: Vec<TopicPartition> = outside.cloned().collect();
+        for partition in outside {
+            self.pending.forget(&partition);
+            self.judge_outside(partition);
+        }
+    }
+
+    /// What the policy means for a partition that stands outside its log.
+    pub(super) fn judge_outside(&mut self, partition: TopicPartition) {
+        if self.run.spec.source.on_out_of_range == PositionPolicy::Fail {
+            return self.ask_bounds();
+        }
+        if let Some(position) = self.position_of(&partition) {
+            self.pending.add(partition, Pending::Held(position));
+            self.look_up_now = true;
+            self.watch_pending();
+        }
+    }
+
+    /// Asks where the logs begin and end that do not hold their partition's position, to name what is lost.
     pub(super) fn ask_bounds(&mut self) {
         let early = self
             .bounds_asked
@@ -39,13 +74,9 @@ impl JobTask {
         }
         let outside: Vec<TopicPartition> = self
             .parked
-            .iter()
-            .filter(|(partition, parked)| {
-                parked.code == Code::OffsetOutOfRange
-                    && parked.lost.is_none()
-                    && !self.pending.resolved().contains_key(*partition)
-            })
-            .map(|(partition, _)| partition.clone())
+            .keys()
+            .filter(|partition| self.is_unnamed(partition))
+            .cloned()
             .collect();
         if outside.is_empty() {
             self.bounds_asked = None;
@@ -57,6 +88,14 @@ impl JobTask {
             .spawn(async move { Background::Bounds(kafka.log_bounds(&outside).await) });
     }
 
+    /// Whether a partition stays outside its log, and nobody has said yet what is lost.
+    fn is_unnamed(&self, partition: &TopicPartition) -> bool {
+        let parked = self.parked.get(partition);
+        self.is_outside(partition)
+            && parked.is_some_and(|parked| parked.lost.is_none())
+            && !self.pending.holds(partition)
+    }
+
     pub(super) fn on_bounds(
         &mut self,
         outcome: Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>,
@@ -66,7 +105,7 @@ impl JobTask {
         match outcome {
             Ok(bounds) => {
                 for (partition, bounds) in bounds {
-                    self.judge_outside(partition, &bounds);
+                    self.name_the_lost(&partition, &bounds);
                 }
             }
             Err(error) => tracing::debug!(%error, "the bounds of logs could not be asked for"),
@@ -74,100 +113,103 @@ impl JobTask {
         self.publish();
     }
 
-    fn judge_outside(&mut self, partition: TopicPartition, bounds: &LogBounds) {
-        let Some(at) = self.parked.get(&partition).and_then(|parked| parked.offset) else {
-            return;
-        };
-        let lost = LostRange::between(at, bounds);
-        let policy = self.run.spec.source.on_out_of_range;
-        let to = match (policy, lost) {
-            (PositionPolicy::Fail, _) => return self.stays_outside(&partition, lost, bounds),
-            // The log holds it again: the brokers had not agreed on their leader yet.
-            (_, None) => at,
-            (PositionPolicy::Earliest, Some(_)) => bounds.earliest,
-            (PositionPolicy::Latest, Some(_)) => {
-                bounds.readable_end(self.run.spec.source.isolation)
-            }
-        };
-        if let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(&partition) {
-            parked.lost = lost;
-        }
-        self.move_position(partition, at, to, lost);
-    }
-
     /// Says what is lost; somebody has to decide.
-    fn stays_outside(
-        &mut self,
-        partition: &TopicPartition,
-        lost: Option<LostRange>,
-        bounds: &LogBounds,
-    ) {
+    fn name_the_lost(&mut self, partition: &TopicPartition, bounds: &LogBounds) {
+        if !self.is_unnamed(partition) {
+            // What it is parked for has changed while the brokers were asked.
+            return;
+        }
         let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(partition) else {
             return;
         };
+        let Some(at) = parked.offset else {
+            return;
+        };
         // One that the log holds again is not read again by itself: what stands there now may be something else.
-        let lost = lost.or_else(|| {
-            parked.offset.map(|at| LostRange {
-                side: LostSide::BeyondLatest,
-                from: at,
-                to: at,
-                offsets: 0,
-            })
+        let lost = LostRange::between(at, bounds).unwrap_or(LostRange {
+            side: LostSide::BeyondLatest,
+            from: at,
+            to: at,
+            offsets: 0,
         });
-        parked.lost = lost;
-        let words = match lost.filter(|lost| lost.offsets > 0) {
-            Some(lost) => lost.to_string(),
-            None => format!(
+        parked.lost = Some(lost);
+        let words = if lost.offsets > 0 {
+            lost.to_string()
+        } else {
+            format!(
                 "the log reaches from {} to {} now",
                 bounds.earliest, bounds.latest
-            ),
+            )
         };
         parked.detail = format!("{}; {words}", parked.detail);
         let parked = parked.clone();
         tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, detail = parked.detail, "the partition stays parked");
-        self.notes
-            .tell("partition-parked", json!({"parked": parked}));
+        self.tell(EventKind::PartitionParked, json!({"parked": parked}));
     }
 
-    /// `lost` is nothing if the log holds the position again: then nothing is decided, and the partition goes on there.
-    fn move_position(
+    /// Parts what a look-up found: positions that count, and those outside whose topic is another one by now. The latter
+    /// wait for the look at the topics, which tells of it.
+    pub(super) fn in_their_topics(
         &mut self,
-        partition: TopicPartition,
-        from: Offset,
-        to: Offset,
-        lost: Option<LostRange>,
+        found: BTreeMap<TopicPartition, Decided>,
+    ) -> (BTreeMap<TopicPartition, Decided>, BTreeSet<TopicPartition>) {
+        let is_elsewhere = |partition: &TopicPartition, decided: &Decided| {
+            let state = self.partitions.get(partition);
+            let then = state.and_then(|state| state.topic_id.as_ref());
+            self.is_outside(partition)
+                && matches!((then, &decided.topic_id), (Some(then), Some(now)) if then != now)
+        };
+        let (elsewhere, found): (BTreeMap<_, _>, BTreeMap<_, _>) = found
+            .into_iter()
+            .partition(|(partition, decided)| is_elsewhere(partition, decided));
+        if !elsewhere.is_empty() {
+            self.discovery.hurry(Instant::now());
+        }
+        (found, elsewhere.into_keys().collect())
+    }
+
+    /// Notes what is lost of decided positions that their logs did not hold, and tells of the moves. One that its log holds
+    /// again goes on there, and nothing is decided.
+    pub(super) fn note_moves(
+        &mut self,
+        found: &[TopicPartition],
+        bounds: &BTreeMap<TopicPartition, LogBounds>,
     ) {
-        let Some(state) = self.partitions.get(&partition) else {
-            return;
-        };
-        let decided = Decided {
-            offset: to,
-            topic_id: state.topic_id.clone(),
-            reason: lost.map(|lost| match lost.side {
-                LostSide::BelowEarliest => StartReason::BelowEarliest,
-                LostSide::BeyondLatest => StartReason::BeyondLatest,
-            }),
-            position_id: lost.is_none().then_some(state.position_id),
-        };
-        if let Some(lost) = lost {
-            tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = from.get(), to = to.get(), %lost, "the log does not hold the position; it is moved as the spec says");
+        for partition in found {
+            if !self.is_outside(partition) {
+                continue;
+            }
+            let position = self.position_of(partition);
+            let at = position.and_then(|position| position.next_offset);
+            let (Some(at), Some(bounds), Some(decided)) = (
+                at,
+                bounds.get(partition),
+                self.pending.resolved().get(partition),
+            ) else {
+                continue;
+            };
+            let (lost, to) = (LostRange::between(at, bounds), decided.offset);
+            if let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(partition) {
+                parked.lost = lost;
+            }
+            let Some(lost) = lost else {
+                continue;
+            };
+            tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = at.get(), to = to.get(), %lost, "the log does not hold the position; it is moved as the spec says");
             let details = json!({
-                "topic": partition.topic, "partition": partition.partition, "from": from, "to": to,
+                "topic": partition.topic, "partition": partition.partition, "from": at, "to": to,
                 "policy": self.run.spec.source.on_out_of_range, "lost": lost,
             });
-            self.notes.tell("position-moved", details);
+            self.tell(EventKind::PositionMoved, details);
             self.moved += 1;
         }
-        self.decide(partition, decided);
     }
 
     /// Whether one of these decisions moves a position that its log did not hold.
     pub(super) fn moves_a_position(&self, decided: &BTreeSet<TopicPartition>) -> bool {
         decided.iter().any(|partition| {
             let parked = self.parked.get(partition);
-            parked.is_some_and(|parked| {
-                parked.code == Code::OffsetOutOfRange && parked.lost.is_some()
-            })
+            self.is_outside(partition) && parked.is_some_and(|parked| parked.lost.is_some())
         })
     }
 }

@@ -15,9 +15,9 @@ use crate::{
         subtask::PartitionChange,
     },
     model::{
-        checkpoint::CheckpointKind, code::Code, errors_spec::Block, ids::CheckpointId,
-        job::PositionPolicy, job_status::JobFailure, offset::Offset, parked::ParkedPartition,
-        topic::TopicPartition,
+        checkpoint::CheckpointKind, code::Code, errors_spec::Block, event::EventKind,
+        ids::CheckpointId, job::PositionPolicy, job_status::JobFailure, offset::Offset,
+        parked::ParkedPartition, topic::TopicPartition,
     },
 };
 
@@ -42,7 +42,7 @@ impl JobTask {
         let failure = cause.failure(self.run.clock.now());
         self.show_parked(partition, Some(at), failure);
         if is_outside {
-            self.ask_bounds();
+            self.judge_outside(partition.clone());
         }
     }
 
@@ -72,10 +72,9 @@ impl JobTask {
         // Of a position outside the log it is told what is lost, once that is known.
         if parked.code != Code::OffsetOutOfRange {
             let details = json!({"parked": &parked});
-            self.notes.tell("partition-parked", details);
+            self.tell(EventKind::PartitionParked, details);
         }
         Arc::make_mut(&mut self.parked).insert(partition.clone(), parked);
-        self.publish();
     }
 
     /// Decides where a parked partition goes on: stored with the next checkpoint, then read from there.
@@ -100,13 +99,8 @@ impl JobTask {
         let recreated_changes = source.on_topic_recreated != on_topic_recreated;
         source.on_out_of_range = on_out_of_range;
         source.on_topic_recreated = on_topic_recreated;
-        if outside_changes && on_out_of_range != PositionPolicy::Fail {
-            for parked in Arc::make_mut(&mut self.parked).values_mut() {
-                // Where the log reaches to now is asked again, and judged by the new policy.
-                parked.lost = None;
-            }
-            self.bounds_asked = None;
-            self.ask_bounds();
+        if outside_changes {
+            self.judge_outside_anew();
         }
         if recreated_changes && on_topic_recreated != PositionPolicy::Fail {
             let waiting = self.parked.iter().filter(|(partition, parked)| {
@@ -133,7 +127,7 @@ impl JobTask {
         let parked = Arc::make_mut(&mut self.parked).remove(partition);
         let details =
             json!({"parked": parked, "goes_on_at": at, "checkpoint": self.if_kept(self.last.id)});
-        self.notes.tell("partition-goes-on", details);
+        self.tell(EventKind::PartitionGoesOn, details);
     }
 
     /// Leaves out the record at which a partition is parked. A compare-and-set: any other position is refused.

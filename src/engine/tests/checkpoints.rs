@@ -192,6 +192,9 @@ async fn a_barrier_that_is_not_answered_names_who_and_what() {
         .until("the history has it", || world.store.failed().len() == 1)
         .await;
     assert_eq!(world.store.failed()[0].id, report.id);
+    let told = world.until_told(EventKind::CheckpointFailed, 1).await;
+    assert_eq!(told[0]["checkpoint"], report.id.0);
+    assert_eq!(told[0]["failure"]["phase"], "barrier");
 
     world.sink.set_of(stuck, Step::Write, Does::Work);
     let next = checkpoint(&job).await;

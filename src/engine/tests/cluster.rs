@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use super::{Pulse, partition, store::MemoryStore};
 use crate::{
@@ -95,6 +96,8 @@ struct State {
 pub(super) struct Cluster {
     state: Arc<Mutex<State>>,
     changed: Arc<Condvar>,
+    /// Whether questions where logs begin and end wait for their answer.
+    bounds_wait: Arc<watch::Sender<bool>>,
     pulse: Pulse,
     store: Arc<MemoryStore>,
 }
@@ -119,6 +122,7 @@ impl Cluster {
                 closed: 0,
             })),
             changed: Arc::default(),
+            bounds_wait: Arc::new(watch::Sender::new(false)),
             pulse,
             store,
         }
@@ -188,6 +192,11 @@ impl Cluster {
     /// Questions where logs begin and end, until now.
     pub(super) fn bounds_asked(&self) -> usize {
         self.state.lock().unwrap().bounds_asked
+    }
+
+    /// Whether such questions wait for their answer from now on.
+    pub(super) fn set_bounds_wait(&self, wait: bool) {
+        self.bounds_wait.send_replace(wait);
     }
 
     pub(super) fn set_commits(&self, commits: Commits) {
@@ -476,6 +485,9 @@ impl KafkaCluster for Cluster {
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, LogBounds>, KafkaError> {
         self.change(|state| state.bounds_asked += 1);
+        let mut waits = self.bounds_wait.subscribe();
+        // The sender is as old as the cluster.
+        let _answers = waits.wait_for(|waits| !waits).await;
         let state = self.state.lock().unwrap();
         let known = partitions
             .iter()

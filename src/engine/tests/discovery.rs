@@ -215,9 +215,22 @@ async fn what_vanishes_is_parked_with_its_position_and_goes_on_when_it_is_back()
     );
     world.cluster.deliver(1, 8..=9);
     world.until_written(6).await;
-    let told: Vec<&str> = world.store.events().iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(told, ["partition-gone", "partition-returned"]);
     stop(&job, StopCheckpoint::Required).await;
+    let told: Vec<&str> = world
+        .store
+        .events()
+        .iter()
+        .map(|(kind, _)| kind.as_str())
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "partition-parked",
+            "partition-gone",
+            "partition-returned",
+            "partition-goes-on"
+        ]
+    );
     assert_eq!(world.sink.written_of(1), [5, 6, 7, 8, 9]);
 }
 
@@ -246,9 +259,8 @@ async fn a_recreated_topic_parks_its_partitions_until_somebody_decides() {
         0,
         "it would mean other records"
     );
-    let (kind, details) = world.store.events().pop().unwrap();
-    assert_eq!(kind, "topic-recreated");
-    assert_eq!(details["partitions"][0]["new_topic_id"], "b");
+    let told = world.until_told(EventKind::TopicRecreated, 1).await;
+    assert_eq!(told[0]["partitions"][0]["new_topic_id"], "b");
     stop(&job, StopCheckpoint::Required).await;
 }
 
@@ -293,6 +305,101 @@ async fn a_recreated_topic_is_read_from_its_beginning_by_policy() {
         Some(StartReason::TopicRecreated)
     );
     stop(&job, StopCheckpoint::Required).await;
+}
+
+fn look_when_asked(source: &mut SourceSpec) {
+    source.partition_discovery.interval = HumanDuration(NEVER);
+}
+
+fn look_when_asked_and_begin_anew(source: &mut SourceSpec) {
+    look_when_asked(source);
+    source.on_topic_recreated = PositionPolicy::Earliest;
+}
+
+impl World {
+    /// A run at 50, which `on_out_of_range: earliest` would move, and a topic whose log is 0 to 20; the client says so.
+    fn outside(&self, topic: &'static str, source: fn(&mut SourceSpec)) -> JobHandle {
+        self.cluster.topic(Some((topic, 1)));
+        self.cluster.elect(0, 0, 20);
+        let setup = Setup {
+            partitions: BTreeMap::from([(0, Some(50))]),
+            source,
+            ..watching()
+        };
+        let (errors, policy) = (ErrorsSpec::default(), PositionPolicy::Earliest);
+        let job = self.start_under(Format::Bytes, errors, policy, setup);
+        let cause = ConsumerError::OutOfRange {
+            partition: partition(0),
+            position: offset(50),
+        };
+        self.cluster.script(Scripted::Error(0, cause));
+        job
+    }
+
+    /// The bounds of the new topic have moved nothing: the position stays, or the new topic is read from its beginning, once.
+    async fn in_another_topic(&self, job: &JobHandle, on_topic_recreated: PositionPolicy) {
+        if on_topic_recreated == PositionPolicy::Fail {
+            until_parked(job, 0, Code::TopicRecreated).await;
+            // What is stored is newer than what the brokers said.
+            checkpoint(job).await;
+            checkpoint(job).await;
+            let stands = (Some(50), 1, Some("a".to_owned()));
+            assert_eq!(position(&self.store.newest(), 0), stands);
+            assert_eq!(self.cluster.assigned(0), None);
+        } else {
+            self.until_assigned(0, 0).await;
+            let newest = self.store.newest();
+            let begins = (Some(0), newest.id.0, Some("b".to_owned()));
+            assert_eq!(position(&newest, 0), begins);
+            assert_eq!(self.cluster.assigned_since(0), Some((0, 2)));
+        }
+        assert_eq!(job.status().positions_moved, 0);
+        let told: Vec<&str> = self
+            .store
+            .events()
+            .iter()
+            .map(|(kind, _)| kind.as_str())
+            .collect();
+        assert_eq!(told, ["topic-recreated"]);
+        stop(job, StopCheckpoint::Required).await;
+    }
+}
+
+/// The numbers of a new topic say nothing of a position in the old one: `on_topic_recreated` counts, not `on_out_of_range`.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_that_come_after_the_look_move_nothing_in_another_topic() {
+    let policies = [
+        (PositionPolicy::Fail, look_often as fn(&mut SourceSpec)),
+        (PositionPolicy::Earliest, look_often_and_begin_anew),
+    ];
+    for (policy, source) in policies {
+        let world = World::new();
+        world.cluster.set_bounds_wait(true);
+        let job = world.outside("a", source);
+        world
+            .until("the bounds are asked for", || {
+                world.cluster.bounds_asked() > 0
+            })
+            .await;
+        world.cluster.topic(Some(("b", 1)));
+        until_parked(&job, 0, Code::TopicRecreated).await;
+        world.cluster.set_bounds_wait(false);
+        world.in_another_topic(&job, policy).await;
+    }
+}
+
+/// Here they are known before anybody has looked at the topics.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_that_come_before_the_look_move_nothing_in_another_topic() {
+    let policies = [
+        (PositionPolicy::Fail, look_when_asked as fn(&mut SourceSpec)),
+        (PositionPolicy::Earliest, look_when_asked_and_begin_anew),
+    ];
+    for (policy, source) in policies {
+        let world = World::new();
+        let job = world.outside("b", source);
+        world.in_another_topic(&job, policy).await;
+    }
 }
 
 /// MaterializeInc/materialize issue 20141: fewer partitions than before ended in a crash.

@@ -42,6 +42,7 @@ use crate::model::{
     Offset, PartitionOffsets, TopicId, TopicPartition,
     checkpoint::{Checkpoint, CheckpointPhases, CheckpointPosition},
     errors_spec::{Block, ErrorsSpec, OnBadRecord},
+    event::EventKind,
     job::{CheckpointSpec, CommitToGroup, Format, OnCancel, PositionPolicy, SourceSpec},
     job_status::JobStatus,
     limits::LimitsSpec,
@@ -277,6 +278,20 @@ impl World {
     /// Waits until a condition of the surroundings holds.
     async fn until(&self, what: &str, condition: impl FnMut() -> bool) {
         within(what, self.pulse.holds(condition)).await;
+    }
+
+    /// Waits until the history has that many entries of a kind, and answers their details.
+    async fn until_told(&self, kind: EventKind, entries: usize) -> Vec<serde_json::Value> {
+        let what = format!("{entries} entries of {}", kind.as_str());
+        self.until(&what, || self.told(kind).len() >= entries).await;
+        self.told(kind)
+    }
+
+    /// The details of the history's entries of a kind.
+    fn told(&self, kind: EventKind) -> Vec<serde_json::Value> {
+        let entries = self.store.events().into_iter();
+        let of_kind = entries.filter(|(of, _)| *of == kind);
+        of_kind.map(|(_, details)| details).collect()
     }
 
     /// Waits until the sink has that many records.

@@ -1,9 +1,12 @@
 //! A partition that cannot go on does not hold back the others.
 
+use std::collections::BTreeSet;
+
 use super::{
     cluster::{Part, Scripted},
     failures::poisoned,
     sink::{Does, Step},
+    store::{Answers, Call},
     *,
 };
 use crate::{
@@ -171,14 +174,22 @@ async fn a_bad_record_is_left_out_counted_and_told_of() {
     assert_eq!(world.sink.written_of(0), [0, 3]);
     checkpoint(&job).await;
     assert_eq!(offsets_of(&world.store.newest())[&0], 4);
-    let status = until_status(&job, "it is told", |status| !status.notes.is_empty()).await;
-    assert_eq!((status.bad_records.skipped, status.parked.len()), (1, 0));
-    let note = &status.notes[0];
-    assert_eq!(note.kind, "records-skipped");
-    assert_eq!(note.details["records"], 1);
-    assert_eq!(note.details["first"][0]["record"]["offset"], 2);
-    assert_eq!(note.details["first"][0]["phase"], "decode");
+    let told = world.until_told(EventKind::RecordsSkipped, 1).await;
+    let status = until_status(&job, "it is counted", |status| {
+        status.bad_records.skipped == 1
+    })
+    .await;
+    assert_eq!(status.parked.len(), 0);
+    assert_eq!(told[0]["records"], 1);
+    assert_eq!(told[0]["first"][0]["record"]["offset"], 2);
+    assert_eq!(told[0]["first"][0]["phase"], "decode");
+    // What comes too soon for an entry of its own is told at the end of the run.
+    world.cluster.script(poisoned(1));
+    world.until_written(4).await;
     stop(&job, StopCheckpoint::Required).await;
+    let told = world.told(EventKind::RecordsSkipped);
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[1]["first"][0]["record"]["partition"], 1);
 }
 
 /// Nothing behind a bad record reaches the sink before its letter is delivered.
@@ -414,11 +425,8 @@ async fn a_position_outside_the_log_says_what_is_lost() {
             offsets: to - from,
         };
         assert_eq!(status.parked[&partition(0)].lost, Some(lost));
-        assert_eq!(status.notes[0].kind, "partition-parked");
-        assert_eq!(
-            status.notes[0].details["parked"]["lost"]["offsets"],
-            to - from
-        );
+        let told = world.until_told(EventKind::PartitionParked, 1).await;
+        assert_eq!(told[0]["parked"]["lost"]["offsets"], to - from);
         stop(&job, StopCheckpoint::Required).await;
         assert_eq!(offsets_of(&world.store.newest())[&0], 50, "it did not jump");
     }
@@ -443,9 +451,12 @@ async fn a_position_outside_the_log_is_moved_as_the_spec_says() {
             .await;
         let status = until_status(&job, "it is told", |status| status.parked.is_empty()).await;
         assert_eq!(status.positions_moved, 1);
-        let told: Vec<&str> = status.notes.iter().map(|note| note.kind).collect();
-        assert_eq!(told, ["position-moved", "partition-goes-on"]);
-        let details = &status.notes[0].details;
+        world.until_told(EventKind::PartitionGoesOn, 1).await;
+        let told = world.store.events();
+        let kinds: Vec<EventKind> = told.iter().map(|(kind, _)| *kind).collect();
+        let wanted = [EventKind::PositionMoved, EventKind::PartitionGoesOn];
+        assert_eq!(kinds, wanted);
+        let details = &told[0].1;
         assert_eq!(
             (&details["from"], &details["to"]),
             (&50.into(), &moved_to.into())
@@ -457,5 +468,58 @@ async fn a_position_outside_the_log_is_moved_as_the_spec_says() {
         world.cluster.deliver(0, moved_to..=moved_to + 2);
         world.until_written(3).await;
         stop(&job, StopCheckpoint::Required).await;
+    }
+}
+
+/// However many there are at once, and although the store is away for a moment: each has its entry with what is lost, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_history_has_every_partition_that_is_overtaken() {
+    const PARTITIONS: i32 = 100;
+    for answers in [Answers::AwayBefore, Answers::Slow] {
+        let world = World::new();
+        world.cluster.topic(Some(("a", PARTITIONS)));
+        world.store.answer_to(Call::Event, answers);
+        let setup = Setup {
+            partitions: (0..PARTITIONS).map(|number| (number, Some(50))).collect(),
+            ..Setup::default()
+        };
+        let errors = ErrorsSpec::default();
+        let job = world.start_under(Format::Bytes, errors, PositionPolicy::Earliest, setup);
+        for number in 0..PARTITIONS {
+            world.cluster.elect(number, 70, 90);
+            let cause = ConsumerError::OutOfRange {
+                partition: partition(number),
+                position: offset(50),
+            };
+            world.cluster.script(Scripted::Error(number, cause));
+        }
+        until_status(&job, "all go on", |status| {
+            status.positions_moved == 100 && status.parked.is_empty()
+        })
+        .await;
+        assert_eq!(world.store.events(), []);
+        world
+            .until("the store is asked", || world.store.calls(Call::Event) > 0)
+            .await;
+        world.store.answer_to(Call::Event, Answers::Yes);
+        // The end of the run waits for what is not written yet.
+        let moved = match answers {
+            Answers::Slow => {
+                stop(&job, StopCheckpoint::Required).await;
+                world.told(EventKind::PositionMoved)
+            }
+            _ => world.until_told(EventKind::PositionMoved, 100).await,
+        };
+        let moved: BTreeSet<i64> = moved
+            .iter()
+            .inspect(|entry| assert_eq!(entry["lost"]["offsets"], 20, "{entry}"))
+            .map(|entry| entry["partition"].as_i64().unwrap())
+            .collect();
+        assert_eq!(moved, (0..100).collect());
+        if answers == Answers::AwayBefore {
+            world.until_told(EventKind::PartitionGoesOn, 100).await;
+            stop(&job, StopCheckpoint::Required).await;
+        }
+        assert_eq!(world.store.events().len(), 200);
     }
 }

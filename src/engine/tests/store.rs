@@ -16,6 +16,7 @@ use crate::{
         checkpoint::{
             Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
+        event::{EventKind, HistoryEntry},
     },
 };
 
@@ -49,7 +50,7 @@ struct State {
     failed: Vec<FailedCheckpoint>,
     outcomes: BTreeMap<CheckpointId, GroupCommitStatus>,
     confirmed: usize,
-    events: Vec<(&'static str, serde_json::Value)>,
+    events: Vec<(EventKind, serde_json::Value)>,
     answers: BTreeMap<Call, Answers>,
     calls: BTreeMap<Call, usize>,
     was_fenced: bool,
@@ -134,7 +135,7 @@ impl MemoryStore {
     }
 
     /// Entries of the history, in order.
-    pub(super) fn events(&self) -> Vec<(&'static str, serde_json::Value)> {
+    pub(super) fn events(&self) -> Vec<(EventKind, serde_json::Value)> {
         self.state.lock().unwrap().events.clone()
     }
 
@@ -256,14 +257,16 @@ impl CheckpointStore for MemoryStore {
         .await
     }
 
-    async fn note_event(
+    async fn note_events(
         &self,
         _lease: &JobLease,
-        kind: &'static str,
-        details: &serde_json::Value,
+        entries: &[HistoryEntry],
     ) -> Result<(), StoreError> {
         self.call(Call::Event, |state| {
-            state.events.push((kind, details.clone()));
+            let entries = entries.iter().cloned();
+            state
+                .events
+                .extend(entries.map(|entry| (entry.kind, entry.details)));
         })
         .await
     }

@@ -1,7 +1,7 @@
-//! What a run tells beside its numbers: the partitions that it does not read, and what happened for the history.
+//! The partitions that a run does not read, kept with the job, because a record of one may be stepped over while nothing
+//! runs.
 //!
-//! Both are read from the run's status, so a run never waits for the store to tell of itself. The parked partitions are kept
-//! with the job, because a record of one may be stepped over while nothing runs.
+//! They are read from the run's status, so a run never waits for the store to tell of itself.
 
 use std::time::Duration;
 
@@ -30,33 +30,13 @@ impl JobTask {
     }
 }
 
-/// Follows what one run tells; see the module.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    /// The newest note that is in the history.
-    note: u64,
-}
-
-impl Told {
-    pub(super) async fn follow(&mut self, core: &Core, job: &JobEntry, status: &JobStatus) {
-        let lease = JobLease {
-            job: job.uid,
-            epoch: status.epoch,
-        };
-        keep(core, job, &lease, status).await;
-        for note in status.notes.iter() {
-            if note.number <= self.note {
-                continue;
-            }
-            let noted = core
-                .store
-                .add_event(Some(job.uid), note.kind, "handover", &note.details);
-            if let Err(error) = noted.await {
-                tracing::debug!(job = %job.name, kind = note.kind, %error, "the history misses an entry");
-            }
-            self.note = note.number;
-        }
-    }
+/// Keeps what a run that is under way has parked.
+pub(super) async fn follow(core: &Core, job: &JobEntry, status: &JobStatus) {
+    let lease = JobLease {
+        job: job.uid,
+        epoch: status.epoch,
+    };
+    keep(core, job, &lease, status).await;
 }
 
 /// Keeps the parked partitions if they are not what is kept.

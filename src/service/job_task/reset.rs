@@ -17,6 +17,7 @@ use crate::{
     },
     model::{
         code::Code,
+        event::{EventKind, HistoryEntry},
         field_error::FieldError,
         group_reset::ResetRequest,
         offset::PartitionOffsets,
@@ -28,7 +29,7 @@ use crate::{
         error::{Result, ServiceError},
         reset_offsets::{ResetPlan, refuse_members, refuse_unless_stopped, reset_note},
     },
-    store::{HistoryEntry, OperationOutcome},
+    store::OperationOutcome,
 };
 
 /// How long the group may take to answer when it is read to learn what became of a request.
@@ -58,7 +59,7 @@ impl JobTask {
         let (outcome, entry) = match self.move_group(&lease, operation, request).await {
             Ok(moved) => {
                 let entry = moved.changed.then(|| HistoryEntry {
-                    kind: "group-moved",
+                    kind: EventKind::GroupMoved,
                     details: json!({"operation": operation.id, "report": moved.report}),
                 });
                 let outcome = OperationOutcome::Succeeded {

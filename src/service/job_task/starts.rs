@@ -7,7 +7,7 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     Asked, BEGINS, CLAIM_DEADLINE, Claim, FACTS_DEADLINE, JobTask, STORED, Step, Trouble, failed,
-    parked::Told, waiting::within,
+    parked, waiting::within,
 };
 use crate::{
     crash_point::CrashPoint,
@@ -528,6 +528,8 @@ impl JobTask {
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
     async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
+        // It has measured, and what it said is not to be contradicted by an older look.
+        self.job.measure_anew();
         if !error.blockers.is_empty() {
             let request = asked.map_or_else(StartRequest::auto, |asked| asked.request.clone());
             self.job.shared().refused = Some(RefusedStart {
@@ -744,12 +746,11 @@ fn by_topic(offsets: PartitionOffsets) -> OffsetsByTopic {
     topics
 }
 
-/// Follows a run: notes failed checkpoints in the history and counts.
+/// Follows a run: counts its checkpoints and keeps what it has parked.
 async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
     let mut statuses = run.watch_status();
     let mut completed: Option<CheckpointId> = None;
     let mut seen_failure: Option<CheckpointId> = None;
-    let mut told = Told::default();
     while statuses.changed().await.is_ok() {
         let status = Arc::clone(&statuses.borrow_and_update());
         let newest = status.last_checkpoint.as_ref().map(|last| last.id);
@@ -757,7 +758,7 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
             completed = newest;
             job.shared().counters.completed += 1;
         }
-        told.follow(&core, &job, &status).await;
+        parked::follow(&core, &job, &status).await;
         let Some((id, failure)) = &status.last_failed else {
             continue;
         };
@@ -770,12 +771,5 @@ async fn follow(core: Arc<Core>, job: Arc<JobEntry>, run: JobHandle) {
             .failed
             .entry(failure.code.clone())
             .or_default() += 1;
-        let details = json!({"checkpoint": id, "failure": failure});
-        let noted = core
-            .store
-            .add_event(Some(job.uid), "checkpoint-failed", "handover", &details);
-        if let Err(error) = noted.await {
-            tracing::debug!(job = %job.name, %error, "the history misses a failed checkpoint");
-        }
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     model::{
         checkpoint::{Checkpoint, CheckpointPhases, FailedCheckpoint, GroupCommit},
         code::Code,
+        event::HistoryEntry,
         ids::{CheckpointId, JobUid, LeaseEpoch},
         job_state::{DesiredState, JobState},
         job_status::FailedRecord,
@@ -465,11 +466,10 @@ impl CheckpointStore for ModelStore {
             .await
     }
 
-    async fn note_event(
+    async fn note_events(
         &self,
         lease: &JobLease,
-        _kind: &'static str,
-        _details: &serde_json::Value,
+        _entries: &[HistoryEntry],
     ) -> Result<(), StoreError> {
         self.write_of_run(lease, |state, epoch| state.hold(epoch).map(drop))
             .await

@@ -325,6 +325,7 @@ fn every_operation_is_called_by_a_test() {
         include_str!("offsets.rs"),
         include_str!("operations.rs"),
         include_str!("reset_offsets.rs"),
+        include_str!("series.rs"),
         include_str!("server.rs"),
         include_str!("specs.rs"),
         include_str!("start_stop.rs"),

@@ -1,4 +1,4 @@
-//! Records that are not what the format says, in each of two partitions.
+//! Records that are not what the format says, in each of two partitions; and a failed job that comes to the next one.
 
 use serde_json::json;
 
@@ -33,4 +33,32 @@ pub(super) fn run(file: &'static str) {
     assert_eq!(view["parked"], json!([]), "{view:#}");
     scene.job.stop();
     assert_eq!(scene.checkpointed(), [(0, Some(8)), (1, Some(8))].into());
+    fails_at_the_next_one(file);
+}
+
+/// With `errors.block: job` nothing is parked: the job fails, and fails again at the record behind.
+fn fails_at_the_next_one(file: &'static str) {
+    let scene = Scene::new("bad-records", 1);
+    scene.produce(0, 3);
+    for bad in ["{not json", "7", "{nor this"] {
+        scene.producer.send(&scene.name, 0, bad.as_bytes(), None);
+    }
+    scene.producer.flush();
+    scene.produce(0, 2);
+    let mut spec = scene.spec("earliest");
+    spec["source"]["format"] = json!("json");
+    spec["errors"] = json!({"block": "job"});
+    scene.put_and_start(&spec);
+    scene.await_view("it fails", |view| view["state"] == "failed");
+    for (again, at) in [(true, 3), (false, 5)] {
+        let failed = scene.job.view();
+        assert_eq!(failed["failure"]["record"]["offset"], at, "{failed:#}");
+        let mut page = scene.page(file).with_other_numbers();
+        page.run("Look");
+        page.run("Act");
+        let said = page.run("Verify").join("\n");
+        page.end();
+        assert_eq!(said.contains("stands again"), again, "{said}");
+        assert_eq!(said.contains("nothing is parked"), !again, "{said}");
+    }
 }

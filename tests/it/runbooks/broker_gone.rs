@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use serde_json::json;
+
 use super::Scene;
 use crate::support::{
     kafka::PrivateKafka,
     server::{Output, TestServer},
+    unique,
 };
 
 pub(super) fn run(file: &'static str) {
@@ -26,6 +29,12 @@ pub(super) fn run(file: &'static str) {
     scene.put_and_start(&scene.spec("earliest"));
     scene.await_exactly(0, &ranges(&|_| 0..10));
     let before = scene.job.view();
+    // Waits all the time, for something that no broker brings.
+    let mut other = scene.spec("earliest");
+    other["source"] = json!({"connection": "main", "topic_pattern": "no-such-topic-.*"});
+    let waits = scene.server.job(&unique("waits"));
+    waits.put_spec(&other);
+    waits.start(&json!({}));
 
     cluster.broker("stop-broker", 2);
     scene.await_view("the job waits", |view| {
@@ -46,6 +55,7 @@ pub(super) fn run(file: &'static str) {
     }
     page.run("Verify");
     page.end();
+    assert_eq!(waits.view()["health"]["status"], "waiting");
 
     // The same run, nothing lost and nothing twice.
     scene.await_exactly(0, &ranges(&|partition| 0..end(partition) + 5));

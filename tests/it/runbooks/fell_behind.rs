@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::Scene;
+use serde_json::json;
+
+use super::{Scene, page::Page};
 use crate::support::{
     kafka::Kafka,
     server::{Output, TestServer},
-    wait::SOON,
+    unique,
+    wait::{SOON, eventually},
 };
 
 const PARTITIONS: i32 = 4;
@@ -45,4 +48,32 @@ pub(super) fn run(file: &'static str) {
     page.run("Go back");
     page.end();
     assert_eq!(scene.job.view()["running_generation"], 3);
+    scene.job.stop();
+    is_not_for_a_job_that_its_limits_hold(&scene, file);
+}
+
+/// Pasted as a whole the page changes nothing where more readers would not help.
+fn is_not_for_a_job_that_its_limits_hold(scene: &Scene, file: &'static str) {
+    let name = unique("limited");
+    let job = scene.server.job(&name);
+    let mut spec = scene.spec("earliest");
+    spec["sink"] = json!({"type": "blackhole"});
+    spec["limits"] = json!({"records_per_s": 1});
+    job.put_spec(&spec);
+    job.start(&json!({}));
+    eventually("it is held back", SOON, || match job.view() {
+        view if view["limits"]["throttled"] == true => Ok(()),
+        view => Err(format!("{view:#}")),
+    });
+    let page = Page::open(file, &scene.server.base, &name);
+    let mut page = page.with_other_numbers();
+    page.run("Look");
+    page.next_stops("MORE");
+    page.next_stops("MORE");
+    let view = job.view();
+    assert_eq!(
+        (&view["generation"], &view["state"]),
+        (&json!(1), &json!("running")),
+        "{view:#}"
+    );
 }

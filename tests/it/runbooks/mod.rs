@@ -3,6 +3,7 @@
 
 mod bad_record;
 mod broker_gone;
+mod crash_loop;
 mod fell_behind;
 mod out_of_range;
 mod page;
@@ -47,6 +48,7 @@ macro_rules! runbooks {
 runbooks! {
     "bad-record.md" => bad_record,
     "broker-gone.md" => broker_gone,
+    "crash-loop.md" => crash_loop,
     "fell-behind.md" => fell_behind,
     "out-of-range.md" => out_of_range,
     "postgresql-failover.md" => postgresql_failover,

@@ -135,11 +135,11 @@ impl Page {
         }
     }
 
-    /// Runs the lines of a section, which must be the next one that has any.
+    /// Runs the lines of a section, which must be the next one that has any; answers what they printed.
     ///
     /// # Panics
     /// When a line fails, or prints something else than the page says.
-    pub(super) fn run(&mut self, section: &str) {
+    pub(super) fn run(&mut self, section: &str) -> Vec<String> {
         let next = |page: &Self| {
             page.blocks
                 .as_slice()
@@ -150,6 +150,7 @@ impl Page {
         if section == "Go back" {
             self.goes_back_only_when_told();
         }
+        let mut printed = Vec::new();
         while next(self).as_deref() == Some(section) {
             let block = self.blocks.next().expect("there is one");
             let output = self.run_block(&block.lines);
@@ -163,7 +164,9 @@ impl Page {
             }
             // For whoever wants to see what the page looks like in use: --nocapture.
             println!("$ {}{}", block.lines, output.join("\n"));
+            printed.extend(output);
         }
+        printed
     }
 
     /// The lines that undo the work stop for whoever has pasted them with the rest; then it is said that they are meant.
@@ -196,6 +199,12 @@ impl Page {
         let lines = block.expect("a block").lines.clone();
         self.stops(&lines, unset);
         self.say(&format!("export {unset}={value}"));
+    }
+
+    /// The next block stops here, because this is not set, and is passed over.
+    pub(super) fn next_stops(&mut self, unset: &str) {
+        let lines = self.blocks.next().expect("a block").lines;
+        self.stops(&lines, unset);
     }
 
     /// What somebody types besides the lines of the page.

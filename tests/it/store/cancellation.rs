@@ -5,6 +5,7 @@ use std::{future::Future, pin::pin, task::Poll, time::Duration};
 use handover::engine::ports::CheckpointStore;
 use handover::model::{
     checkpoint::CheckpointKind,
+    event::EventKind,
     job_state::JobState,
     start::{PendingStart, StartFrom},
 };
@@ -87,12 +88,12 @@ async fn a_thousand_dropped_requests_leave_no_transaction_open() {
         assert_eq!(world.count("SELECT count(*) FROM checkpoints").await, id);
         world
             .store
-            .add_event(None, "probe", "test", &json!({}))
+            .add_event(None, EventKind::RecordsRead, "probe", &json!({}))
             .await
             .unwrap();
         assert_eq!(
             world
-                .count("SELECT count(*) FROM events WHERE kind = 'probe'")
+                .count("SELECT count(*) FROM events WHERE actor = 'probe'")
                 .await,
             id
         );

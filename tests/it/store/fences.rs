@@ -8,11 +8,13 @@ use handover::{
     },
     model::{
         checkpoint::{CheckpointKind, CheckpointPhases, GroupCommit},
+        event::{EventKind, HistoryEntry},
         ids::{CheckpointId, LeaseEpoch},
         job_state::{DesiredState, JobState},
     },
     store::{JobRow, Store},
 };
+use serde_json::json;
 
 use super::{DEADLINE, World, checkpoint, failed, now, start_record};
 use crate::support::eventually;
@@ -21,7 +23,7 @@ type Call =
     for<'a> fn(&'a Store, &'a JobLease, &'a JobRow) -> BoxFuture<'a, Result<(), StoreError>>;
 
 /// All calls that take a lease. One that is added belongs here.
-const PROTECTED: [(&str, Call); 9] = [
+const PROTECTED: [(&str, Call); 10] = [
     ("complete", |store, lease, _| {
         Box::pin(async move {
             store
@@ -45,6 +47,15 @@ const PROTECTED: [(&str, Call); 9] = [
                     &GroupCommit::OFF,
                 )
                 .await
+        })
+    }),
+    ("note_events", |store, lease, _| {
+        Box::pin(async move {
+            let entry = HistoryEntry {
+                kind: EventKind::PositionMoved,
+                details: json!({}),
+            };
+            store.note_events(lease, &[entry.clone(), entry]).await
         })
     }),
     ("thin", |store, lease, _| {

@@ -3,6 +3,7 @@
 use chrono::Duration;
 use handover::{
     model::{
+        event::EventKind,
         ids::{CheckpointId, OperationId, PlanId},
         operation::OperationKind,
         resolver::{PlanTotals, PlannedSink, ResolvedStart, StartBasis},
@@ -88,7 +89,7 @@ async fn what_is_kept_too_long_goes_and_the_rest_stays() {
         .store
         .add_event(
             None,
-            "server-started",
+            EventKind::RecordsRead,
             "instance:blue",
             &json!({"version": "0.1.0"}),
         )

@@ -4,7 +4,10 @@ use handover::engine::error::StoreError;
 
 use super::{World, checkpoint, open};
 use crate::support::{Cluster, Database};
-use handover::{engine::ports::CheckpointStore, model::checkpoint::CheckpointKind};
+use handover::{
+    engine::ports::CheckpointStore,
+    model::{checkpoint::CheckpointKind, event::EventKind},
+};
 
 #[tokio::test]
 async fn migrations_are_applied_once_and_named() {
@@ -150,7 +153,7 @@ async fn sessions_have_limits_and_a_name() {
         .unwrap();
         world
             .store
-            .add_event(None, "looked", "test", &serde_json::json!({}))
+            .add_event(None, EventKind::RecordsRead, "test", &serde_json::json!({}))
             .await
             .unwrap();
         sqlx::query_as("SELECT name, setting FROM seen")
