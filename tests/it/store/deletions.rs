@@ -4,6 +4,7 @@ use handover::{
     engine::{error::StoreError, ports::CheckpointStore},
     model::{
         checkpoint::CheckpointKind,
+        event::{EventKind, HistoryEntry},
         ids::{OperationId, PlanId},
         job_state::{DesiredState, JobState},
         operation::{OperationKind, OperationStatus},
@@ -11,8 +12,8 @@ use handover::{
         start::{PendingStart, StartFrom, StartRequest},
     },
     store::{
-        CreateOperation, HistoryEntry, IdempotencyKey, NewOperation, OperationFilter,
-        OperationOutcome, StoredPlan,
+        CreateOperation, IdempotencyKey, NewOperation, OperationFilter, OperationOutcome,
+        StoredPlan,
     },
 };
 use serde_json::json;
@@ -244,7 +245,7 @@ async fn a_job_that_runs_is_not_deleted_and_a_lost_lease_deletes_nothing() {
         .await
         .unwrap();
     let entry = HistoryEntry {
-        kind: "group-moved",
+        kind: EventKind::GroupMoved,
         details: json!({"operation": "op_1"}),
     };
     for _repeated in 0..2 {
