@@ -340,14 +340,14 @@ fn a_running_job_that_is_overtaken_says_what_is_lost_and_the_other_partition_goe
     scene.job.start(&json!({"plan": plan.body["plan"]}));
     let view = await_parked(&scene, 1);
     assert_eq!(view["parked"][0]["lost"], *lost, "{view:#}");
-    assert_eq!(
-        events(&scene)
-            .iter()
-            .filter(|kind| *kind == "partition-parked")
-            .count(),
-        1,
-        "the history tells it once"
-    );
+    eventually("the history tells it once", SOON, || {
+        let events = events(&scene);
+        let told = events.iter().filter(|kind| *kind == "partition-parked");
+        match told.count() {
+            1 => Ok(()),
+            _ => Err(format!("{events:?}")),
+        }
+    });
     // The line that it proposes is the way on.
     let lines = view["next"].to_string();
     assert!(
