@@ -51,7 +51,7 @@ pub(super) async fn get_start_plan(
 /// Start the job
 ///
 /// From its newest checkpoint, or as `from` says. The positions are stored before the first record is fetched. Starting a
-/// job that runs succeeds with `"changed": false`, unless the body says where to begin (409 `job-running`).
+/// job that runs succeeds with `"changed": false`, unless the body says anything of how to begin (409 `job-running`).
 #[utoipa::path(
     post, path = "/api/v1/jobs/{job}/start", operation_id = "startJob", tag = "start and stop",
     params(

@@ -197,10 +197,15 @@ impl StartRequest {
         }
     }
 
-    /// Whether the body says where to begin; a start of a running job that does is refused instead of being a no-op.
+    /// Whether the body says anything of where or how to begin; a start of a running job that does is refused instead of being
+    /// a no-op, since nothing of it would be done.
     #[must_use]
-    pub fn names_a_position(&self) -> bool {
-        self.from != StartFrom::Auto || self.plan.is_some() || self.partitions.is_some()
+    pub fn says_how_to_begin(&self) -> bool {
+        let bare = Self {
+            reason: self.reason.clone(),
+            ..Self::auto()
+        };
+        *self != bare
     }
 
     /// Reads a body.

@@ -98,11 +98,11 @@ impl Service {
         };
         let active = matches!(state, JobState::Running | JobState::Starting)
             && desired == DesiredState::Running;
-        if active && request.names_a_position() {
+        if active && request.says_how_to_begin() {
             return Err(ServiceError::new(
                 Code::JobRunning,
                 format!(
-                    "job {name} is {}; a start that says where to begin would be ignored",
+                    "job {name} is {}; what the start says of how to begin would be ignored",
                     state.name()
                 ),
             )
@@ -126,7 +126,7 @@ impl Service {
             .create_operation(&new, Some(DesiredState::Running))
             .await?;
         // A bare start of a job that is being started waits for that start.
-        let same = (!request.names_a_position()).then_some(OperationKind::Start);
+        let same = (!request.says_how_to_begin()).then_some(OperationKind::Start);
         let accepted = accepted(name, created, same)?;
         job.shared().row.desired_state = DesiredState::Running;
         job.wake.notify_one();
@@ -373,7 +373,7 @@ fn restart_instead(curl: Curl<'_>, request: &StartRequest, plan: Option<&StoredP
         }
         None => {
             let line = curl.restart(given(request, true).as_ref());
-            format!("To stop it and begin there: {line}")
+            format!("To stop it and begin as it says: {line}")
         }
     }
 }

@@ -325,9 +325,10 @@ impl JobTask {
                 })
             })
             .await?;
-        CrashPoint::LeaseTaken.reached();
+        // Kept before anything else: a crash is stored under the newest epoch, and the former one is fenced off by it.
         self.lease = Some(lease);
         self.lease_is_used = false;
+        CrashPoint::LeaseTaken.reached();
         Ok(lease)
     }
 

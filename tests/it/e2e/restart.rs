@@ -79,6 +79,18 @@ fn a_restart_moves_positions_as_a_start_does() {
     assert_eq!(refused.code, "job-running");
     let hint = refused.body["hint"].to_string();
     assert!(hint.contains("/restart?wait=90s"), "{hint}");
+    // Nor may it swallow a decision, and a bare one has nothing to do.
+    let decided = json!({"on_missing_group_offset": "latest"});
+    let refused = scene.job.refused("/start", &decided);
+    assert_eq!(refused.code, "job-running");
+    let hint = refused.body["hint"].to_string();
+    assert!(hint.contains("on_missing_group_offset"), "{hint}");
+    assert_eq!(
+        scene
+            .job
+            .operate("/start", &json!({"reason": "to be sure"}))["changed"],
+        false
+    );
 
     // A plan that was looked at; one that rests on a checkpoint would not outlive the stop.
     let plan = scene.job.plan_of(&json!({"from": "earliest"}));

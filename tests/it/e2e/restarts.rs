@@ -348,6 +348,45 @@ fn a_start_that_crashes_is_tried_again_where_it_was_asked_to_go() {
     assert_eq!(scene.job.view()["crash_loop"]["restart"], 1);
 }
 
+/// The bug is met right behind the lease, when the former start's epoch counts no more: the last crash that the strategy bears
+/// is stored like the others, and the job does not start by itself.
+#[test]
+fn a_start_that_crashes_behind_the_lease_fails_for_good() {
+    let mut scene = Scene::new("lease-crash", 1);
+    scene.produce(0, 10);
+    scene.server.kill();
+    scene.server.boot_to_panic("lease-taken:2");
+    let spec = scene.spec(&earliest());
+    scene
+        .job
+        .put_spec(&with(spec, "/restart", fixed_delay(1, "100ms")));
+    let refused = scene.job.refused("/start", &json!({}));
+    assert_eq!(refused.code, "job-failed");
+    let crashed = ("start", "crashed");
+    assert_eq!(
+        outcomes(&scene.attempts()),
+        as_words(&[crashed, crashed]),
+        "both are listed"
+    );
+    let events = scene.job.api.get(&scene.job.at("/events"));
+    let kinds = events["items"].as_array().expect("a list").iter();
+    let failed = kinds.filter(|event| event["kind"] == "job-failed").count();
+    assert_eq!(failed, 1, "{events:#}");
+
+    // What the store has says the same to another process, and nothing is read until somebody starts the job.
+    scene.server.kill();
+    scene.server.boot();
+    let view = scene.job.view();
+    assert_eq!(
+        (&view["state"], &view["failure"]["code"]),
+        (&json!("failed"), &json!("panicked")),
+        "{view:#}"
+    );
+    assert_eq!(scene.attempts().len(), 2);
+    scene.job.start(&json!({}));
+    scene.await_positions(&[(0, 10)]);
+}
+
 /// The bug is met while a stop is settled, after the run has ended.
 #[test]
 fn a_stop_that_crashes_backs_off_and_is_carried_to_its_end() {
