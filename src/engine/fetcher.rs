@@ -335,7 +335,7 @@ impl Fetcher {
     }
 
     /// Notes that the sink refuses a record, which is not given to it again.
-    pub(super) fn refuse(&mut self, error: SinkError) {
+    pub(super) fn refuse(&mut self, error: &SinkError) {
         let Some(record) = &error.record else {
             return;
         };
@@ -816,7 +816,7 @@ mod tests {
         fetcher.admit(&mut stale, 1, false);
         assert!(stale.is_empty());
 
-        fetcher.refuse(SinkError {
+        fetcher.refuse(&SinkError {
             record: Some(Box::new(FailedRecord {
                 topic: "orders".to_owned(),
                 partition: 0,

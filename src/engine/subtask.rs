@@ -631,7 +631,7 @@ impl SubtaskTask {
             }
             self.fetcher.given_again(&again.partition, since);
         }
-        self.fetcher.refuse(refusal);
+        self.fetcher.refuse(&refusal);
         self.view.enter(Activity::Idle);
         Ok(true)
     }

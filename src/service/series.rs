@@ -281,7 +281,17 @@ fn point_of_partition(view: &PartitionOffsetsView, now: DateTime<Utc>) -> Point<
             SeriesName::CheckpointLag => offsets(view.lag.checkpoint),
             SeriesName::GroupLag => offsets(view.lag.group),
             SeriesName::WatermarkLag => watermark.map(|at| (now - at).as_seconds_f64()),
-            _ => None,
+            SeriesName::RecordsPerS
+            | SeriesName::BytesPerS
+            | SeriesName::FetchWait
+            | SeriesName::Decode
+            | SeriesName::SinkWrite
+            | SeriesName::SinkFlush
+            | SeriesName::Checkpoint
+            | SeriesName::RateLimit
+            | SeriesName::Alignment
+            | SeriesName::Idle
+            | SeriesName::HandoverWait => None,
         };
         number.map_or(f32::NAN, single)
     })
