@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::Visitor};
 use utoipa::ToSchema;
 
 /// A span of time written as a whole number and a unit: `250ms`, `30s`, `5m`, `2h`, `7d`.
@@ -63,9 +63,23 @@ impl Serialize for HumanDuration {
 
 impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!(
+        deserializer.deserialize_str(Written)
+    }
+}
+
+/// Reads the written form, and says how it looks when something else stands there.
+struct Written;
+
+impl Visitor<'_> for Written {
+    type Value = HumanDuration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration as a text, for example \"250ms\", \"30s\", \"5m\", \"2h\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<HumanDuration, E> {
+        HumanDuration::parse(text).ok_or_else(|| {
+            E::custom(format!(
                 "'{text}' is no duration: write for example 250ms, 30s, 5m, 2h"
             ))
         })
@@ -97,6 +111,14 @@ mod tests {
             "99999999999999999999s",
         ] {
             assert_eq!(HumanDuration::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_says_how_a_duration_is_written() {
+        for value in [serde_json::json!(5), serde_json::json!({"s": 5})] {
+            let error = serde_json::from_value::<HumanDuration>(value).unwrap_err();
+            assert!(error.to_string().contains("\"30s\""), "{error}");
         }
     }
 }

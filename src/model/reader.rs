@@ -84,7 +84,10 @@ impl<'a> ObjectReader<'a> {
     /// A member that must be there; `remedy` says what to write.
     pub fn required<T: DeserializeOwned>(&mut self, name: &'static str, remedy: &str) -> Option<T> {
         if self.raw(name).is_none() {
-            self.fault(name, format!("is required: {remedy}"));
+            // What is no object was reported already, and has no member to ask for.
+            if self.members.is_some() {
+                self.fault(name, format!("is required: {remedy}"));
+            }
             return None;
         }
         self.optional(name)
@@ -199,5 +202,16 @@ mod tests {
             errors[3].message
         );
         assert!(errors[3].unknown_member);
+    }
+
+    #[test]
+    fn what_is_no_object_is_one_fault() {
+        let value = json!(5);
+        let mut errors = Vec::new();
+        let mut reader = ObjectReader::open(&value, "/watermark", &mut errors);
+        assert_eq!(reader.required::<String>("strategy", "name one"), None);
+        reader.finish();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(errors[0].message, "must be an object, not a number");
     }
 }

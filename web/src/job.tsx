@@ -77,14 +77,15 @@ function Job({ view, at }: { view: JobView; at: number | null }) {
 function Reasons({ view }: { view: JobView }) {
   const failure = view.failure ?? null;
   const record = failure?.record ?? null;
-  const reasons = view.health.reasons ?? [];
+  // The failure is among what health rests on; it is said once.
+  const reasons = (view.health.reasons ?? []).filter((reason) => reason.code !== failure?.code || reason.summary !== failure.summary);
   const warnings = view.warnings ?? [];
   if (failure === null && reasons.length === 0 && warnings.length === 0) return null;
   return (
     <ul class="reasons">
       {failure !== null && (
         <li>
-          <Word tone="bad"><code>{failure.code}</code></Word>
+          <Word tone="bad"><a href={`/problems/${failure.code}`}><code>{failure.code}</code></a></Word>
           <span>
             {failure.summary ?? ''}
             {record !== null && <> (topic {record.topic}, partition {record.partition}, offset <Num value={record.offset} />)</>}

@@ -114,7 +114,11 @@ impl<'de> Visitor<'de> for At<'_> {
         self.leaf(Found::Millis(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Found, E> {
+    fn visit_f64<E>(self, number: f64) -> Result<Found, E> {
+        // serde_json reads the whole number -0 as a floating one, the only one that keeps its sign.
+        if number == 0.0 && number.is_sign_negative() {
+            return self.leaf(Found::Millis(0));
+        }
         self.leaf(Found::Other("a number with a fraction or an exponent"))
     }
 
@@ -217,6 +221,7 @@ mod tests {
         for (path, value, stamp) in [
             ("$.at", r#"{"at": 1700000000123}"#, 1_700_000_000_123),
             ("$.at", r#"{"at": 0}"#, 0),
+            ("$.at", r#"{"at": -0}"#, 0),
             ("$.at", r#"{"at": "1970-01-01T00:00:01.5Z"}"#, 1_500),
             ("$.at", r#"{"at": "1970-01-01T01:00:01+01:00"}"#, 1_000),
             (
