@@ -952,6 +952,26 @@ fn o11_a_job_whose_owner_was_killed_may_be_starting() {
         }
     }
     assert!(judge(&run).passed());
+    // An operation that somebody asks for later makes the stored state no newer.
+    for began in [STEP + 20_000, STEP * 2 + 50_000] {
+        let mut look = snapshots(&mut run)[0].clone();
+        (look.began, look.at) = (began, began + 5_000);
+        look.rows.clear();
+        run.history.push(Event::Store(look));
+    }
+    for event in &mut run.history {
+        if let Event::Store(look) = event
+            && look.began > STEP + 20_000
+        {
+            look.state.as_mut().unwrap().operation = Some("skip".to_owned());
+        }
+    }
+    let second = said(&mut run).into_iter().filter_map(|said| match said {
+        Said::Job { state, .. } => Some(state),
+        _ => None,
+    });
+    *second.into_iter().nth(1).unwrap() = "starting".to_owned();
+    assert!(judge(&run).passed());
 }
 
 #[test]

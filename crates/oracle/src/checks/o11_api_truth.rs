@@ -250,20 +250,25 @@ fn completed_before(facts: &Facts<'_>, id: i64) -> Option<i64> {
     before.last().map(|row| row.id)
 }
 
+/// Whether a look saw this state, whatever operation was open then.
+fn shows(look: &Snapshot, stored: &StoredState) -> bool {
+    let seen = look.state.as_ref();
+    seen.is_some_and(|seen| (&seen.state, &seen.since) == (&stored.state, &stored.since))
+}
+
 /// Whether the state was seen in the store for the first time so shortly before that the server, on a busy machine, may not
 /// have read the answer to its COMMIT.
 fn was_stored_just_now(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
     const UNTIL_IT_READS: Micros = 30_000;
     let mut looks = facts.snapshots.iter();
-    let first = looks.find(|look| look.state.as_ref() == Some(stored));
+    let first = looks.find(|look| shows(look, stored));
     first.is_some_and(|first| answer.began <= first.began + UNTIL_IT_READS)
 }
 
 /// Whether a fault struck since the state was stored: then a stored `running` is a dead process's word, or one whose storing was not
 /// answered, and `starting` is right.
 fn was_struck_since(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
-    let is_same = |snapshot: &&Snapshot| snapshot.state.as_ref() == Some(stored);
-    let first = facts.snapshots.iter().position(is_same);
+    let first = facts.snapshots.iter().position(|look| shows(look, stored));
     first.is_some_and(|first| {
         // It was stored after the look before, which had not seen it.
         let stored_after = facts.snapshots[first.saturating_sub(1)].began;
