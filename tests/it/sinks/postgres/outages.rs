@@ -241,13 +241,8 @@ async fn prepare(writer: &mut Box<dyn SinkWriter>, upto: &[(i32, i64)]) {
     }
 }
 
-/// Two hundred times: two targets at a time, since most of it is waiting.
 #[tokio::test]
 async fn every_row_counts_once_however_often_a_commit_is_cut() {
-    tokio::join!(cut_a_hundred_commits(), cut_a_hundred_commits());
-}
-
-async fn cut_a_hundred_commits() {
     const CUTS: i64 = 100;
     let world = World::new().await;
     let (place, _) = through(&world.database.url(), "");
