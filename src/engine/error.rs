@@ -4,6 +4,8 @@
 //! (a broker, the store, a target database) is waited for without end; what would fail the same way for ever (a record that
 //! cannot be decoded, a refused statement, a missing permission) fails at once and says what to do.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 
 use crate::model::{
@@ -34,6 +36,25 @@ pub struct KafkaError {
     pub code: Code,
     /// Whether trying again can help.
     pub class: ErrorClass,
+}
+
+impl KafkaError {
+    /// Waits so long for an answer, and no longer.
+    pub(super) async fn unless_answered<T>(
+        operation: &str,
+        patience: Duration,
+        answer: impl Future<Output = Result<T, Self>>,
+    ) -> Result<T, Self> {
+        let answer = tokio::time::timeout(patience, answer).await;
+        answer.unwrap_or_else(|_elapsed| {
+            Err(Self {
+                operation: operation.to_owned(),
+                detail: format!("no answer within {} s", patience.as_secs()),
+                code: Code::KafkaTimeout,
+                class: ErrorClass::Infrastructure,
+            })
+        })
+    }
 }
 
 /// A consumer cannot go on.

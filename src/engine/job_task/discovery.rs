@@ -4,14 +4,14 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::{Background, JobTask, Partition};
 use crate::{
     engine::{
         checkpoint_coordinator::CoordinatorEvent,
         discovery::{Change, Known},
-        error::{ConsumerError, ErrorClass, KafkaError},
+        error::{ConsumerError, KafkaError},
         job_handle::JobRun,
         pending_positions::Pending,
         ports::TopicDescription,
@@ -41,8 +41,9 @@ impl JobTask {
         if self.stopping.is_none() && self.discovery.begin(Instant::now()) {
             let (kafka, source) = (Arc::clone(&self.run.kafka), self.run.spec.source.clone());
             self.background.spawn(async move {
-                let look = timeout(LOOK, topics::describe(&*kafka, &source)).await;
-                Background::Discovered(look.unwrap_or_else(|_elapsed| Err(no_answer())))
+                let look = topics::describe(&*kafka, &source);
+                let look = KafkaError::unless_answered("look at the topics", LOOK, look);
+                Background::Discovered(look.await)
             });
         }
         let failing = self.discovery.problem().map(str::to_owned);
@@ -377,13 +378,4 @@ pub(super) fn replaced_at_start(run: &JobRun) -> BTreeMap<TopicPartition, TopicI
         Some((partition.clone(), by))
     });
     replaced.collect()
-}
-
-fn no_answer() -> KafkaError {
-    KafkaError {
-        operation: "look at the topics".to_owned(),
-        detail: format!("no answer within {} s", LOOK.as_secs()),
-        code: Code::KafkaTimeout,
-        class: ErrorClass::Infrastructure,
-    }
 }

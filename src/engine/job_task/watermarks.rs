@@ -6,15 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::Instant};
 
 use super::{Background, JobTask};
 use crate::{
     engine::{
-        error::{ErrorClass, KafkaError},
+        error::KafkaError,
         subtask::{Activity, Intake},
         watermarks::{
             EventTime, EventTimes, PartitionSeen, Pausing, SharedWatermark, Standing, SubtaskSeen,
@@ -104,8 +101,10 @@ impl JobTask {
         time.asked = Some(Instant::now());
         let kafka = Arc::clone(&self.run.kafka);
         self.background.spawn(async move {
-            let answer = timeout(ANSWER, kafka.log_bounds(&quiet)).await;
-            Background::ReadableEnds(answer.unwrap_or_else(|_elapsed| Err(no_answer())))
+            let question = "ask for the ends of quiet partitions";
+            let ends = kafka.log_bounds(&quiet);
+            let ends = KafkaError::unless_answered(question, ANSWER, ends);
+            Background::ReadableEnds(ends.await)
         });
     }
 
@@ -224,14 +223,5 @@ impl JobTask {
     pub(super) fn watermark_of(&self, partition: &TopicPartition) -> Option<PartitionWatermark> {
         let time = self.event_time.as_ref()?;
         time.watermarks.of_partition(partition)
-    }
-}
-
-fn no_answer() -> KafkaError {
-    KafkaError {
-        operation: "ask for the ends of quiet partitions".to_owned(),
-        detail: format!("no answer within {} s", ANSWER.as_secs()),
-        code: Code::KafkaTimeout,
-        class: ErrorClass::Infrastructure,
     }
 }

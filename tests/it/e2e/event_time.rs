@@ -7,13 +7,14 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::{Scene, earliest, warehouse::Warehouse, with};
-use crate::support::{
-    client::block_on,
-    wait::{SOON, eventually, now_ms, rfc3339, throughout},
+use super::{
+    Scene, earliest,
+    parked::await_parked,
+    warehouse::{Lock, Warehouse},
+    with,
 };
+use crate::support::wait::{SOON, eventually, now_ms, rfc3339, throughout};
 
 /// The first time stamp of a test. In the past, so that nothing is confused with the clock.
 fn base() -> i64 {
@@ -106,8 +107,7 @@ fn a_quiet_partition_is_left_out_and_a_stuck_sink_makes_nobody_idle() {
     assert_eq!(scene.watermark_of(1)["late_records"], 1);
 
     // The table is locked, and more comes than fits anywhere before it.
-    let mut holder = block_on(PgConnection::connect(&warehouse.target.url())).unwrap();
-    block_on(holder.execute("BEGIN; LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")).unwrap();
+    let lock = Lock::take(&warehouse, "orders");
     scene.stamp(1, [t + 6_000]);
     scene.stamp(0, std::iter::repeat_n(t + 20_000, 20_000));
     scene.await_watermark("both are at work", |shown| shown["idle_partitions"] == 0);
@@ -115,7 +115,7 @@ fn a_quiet_partition_is_left_out_and_a_stuck_sink_makes_nobody_idle() {
         let view = scene.job.view();
         assert_eq!(view["watermark"]["idle_partitions"], 0, "{view:#}");
     });
-    block_on(holder.close()).unwrap();
+    lock.free();
     scene.await_watermark("1 is idle again, and 0 alone counts", stands_at(t + 18_999));
     scene.await_watermark("all are idle, and it stays", |shown| {
         shown["idle"] == true && stands_at(t + 18_999)(shown)
@@ -296,13 +296,7 @@ fn time_stamps_in_a_field_and_records_without_one() {
     send(format!(r#"{{"meta": {{"at": {}}}}}"#, t + 7_000), t);
     scene.job.start(&json!({}));
     scene.await_watermark("it follows the field", stands_at(t + 4_999));
-    let view = eventually("the partition is parked", SOON, || {
-        let view = scene.job.view();
-        match &view["parked"][0] {
-            Value::Null => Err(format!("{view:#}")),
-            _ => Ok(view),
-        }
-    });
+    let view = await_parked(&scene, 1);
     let parked = &view["parked"][0];
     assert_eq!(
         (&parked["offset"], &parked["phase"]),

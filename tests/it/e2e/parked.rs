@@ -11,7 +11,7 @@ use crate::support::{
 };
 
 /// Waits until a job shows that many parked partitions, and answers the view.
-fn await_parked(scene: &Scene, partitions: usize) -> Value {
+pub(super) fn await_parked(scene: &Scene, partitions: usize) -> Value {
     eventually("the parked partitions", SOON, || {
         let view = scene.job.view();
         let parked = view["parked"].as_array().map_or(0, Vec::len);

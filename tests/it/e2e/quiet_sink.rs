@@ -2,13 +2,12 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
-use super::warehouse::Warehouse;
-use crate::support::{
-    client::block_on,
-    wait::{SOON, eventually},
+use super::{
+    parked::await_parked,
+    warehouse::{Lock, Warehouse},
 };
+use crate::support::wait::{SOON, eventually};
 
 /// Six rows are there, and every reader has come to the end of its log.
 fn at_rest(name: &str) -> Warehouse {
@@ -28,26 +27,6 @@ fn await_rows(warehouse: &Warehouse, wanted: i64) {
 fn health(warehouse: &Warehouse) -> (Value, Value) {
     let view = warehouse.scene.job.view();
     (view["health"]["status"].clone(), view["waiting"].clone())
-}
-
-/// A table that nobody else can use.
-struct Lock(PgConnection);
-
-impl Lock {
-    fn take(warehouse: &Warehouse, table: &str) -> Self {
-        let sql = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
-        block_on(async {
-            let mut holder = PgConnection::connect(&warehouse.target.url())
-                .await
-                .unwrap();
-            holder.execute(AssertSqlSafe(sql)).await.unwrap();
-            Self(holder)
-        })
-    }
-
-    fn free(self) {
-        block_on(self.0.close()).unwrap();
-    }
 }
 
 /// The last record before a pause meets a table that somebody has locked: the job says what it waits for, and when it is over.
@@ -101,13 +80,7 @@ fn a_refused_record_is_named_while_nothing_is_read_and_skipped() {
     );
     scene.producer.send(&scene.name, 1, b"bad", None);
     scene.producer.flush();
-    let view = eventually("the partition is parked", SOON, || {
-        let view = scene.job.view();
-        match &view["parked"][0] {
-            Value::Null => Err(format!("{view:#}")),
-            _ => Ok(view),
-        }
-    });
+    let view = await_parked(scene, 1);
     let parked = &view["parked"][0];
     assert_eq!(parked["code"], "blocked-on-record", "{view:#}");
     let record = &parked["record"];

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use fault_proxy::Proxy;
 use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 
 use super::{Scene, earliest, with};
 use crate::support::{
@@ -119,5 +120,25 @@ impl Warehouse {
             (wanted, wanted),
             "rows, and different ones"
         );
+    }
+}
+
+/// A table that nobody else can use.
+pub(super) struct Lock(PgConnection);
+
+impl Lock {
+    pub(super) fn take(warehouse: &Warehouse, table: &str) -> Self {
+        let sql = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
+        block_on(async {
+            let mut holder = PgConnection::connect(&warehouse.target.url())
+                .await
+                .unwrap();
+            holder.execute(AssertSqlSafe(sql)).await.unwrap();
+            Self(holder)
+        })
+    }
+
+    pub(super) fn free(self) {
+        block_on(self.0.close()).unwrap();
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use rdkafka::{
-    ClientContext,
+    ClientConfig, ClientContext,
     error::{KafkaError, RDKafkaErrorCode},
     producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext},
 };
@@ -59,13 +59,7 @@ impl Producer {
     pub(crate) fn tuned(kafka: &Kafka, property: &str, value: &str) -> Self {
         let mut config = kafka.config();
         config.set(property, value);
-        let inner = config
-            .create_with_context(Deliveries::default())
-            .expect("a producer");
-        Self {
-            inner,
-            sent: AtomicU64::new(0),
-        }
+        Self::of(&config)
     }
 
     fn with(kafka: &Kafka, transactional_id: Option<&str>) -> Self {
@@ -86,6 +80,10 @@ impl Producer {
                 .set("transactional.id", id)
                 .set("transaction.timeout.ms", "600000");
         }
+        Self::of(&config)
+    }
+
+    fn of(config: &ClientConfig) -> Self {
         let inner = config
             .create_with_context(Deliveries::default())
             .expect("a producer");
