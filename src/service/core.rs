@@ -469,9 +469,9 @@ impl JobFacts {
 
     /// The spec that counts: the running one, else the declared one.
     pub(crate) fn spec(&self) -> &JobSpec {
-        match (&self.run, &self.row.running) {
-            (Some(_), Some(running)) => &running.spec,
-            _ => &self.row.spec,
+        match &self.run {
+            Some(_) => self.row.running_spec(),
+            None => &self.row.spec,
         }
     }
 

@@ -281,13 +281,7 @@ impl Standing {
             limits: limits_view(&row.spec, status),
             watermark: watermark_view(&row, status, core.now()),
             stages: status.map(|status| stages_view(&status.stages)),
-            bottleneck: status.map(|status| {
-                let running = row
-                    .running
-                    .as_ref()
-                    .map_or(&row.spec, |running| &running.spec);
-                bottleneck_view(&curl, running, status)
-            }),
+            bottleneck: status.map(|status| bottleneck_view(&curl, row.running_spec(), status)),
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),
@@ -340,8 +334,7 @@ fn watermark_view(
     status: Option<&JobStatus>,
     now: DateTime<Utc>,
 ) -> Option<WatermarkView> {
-    let running = row.running.as_ref().filter(|_| status.is_some());
-    let spec = running.map_or(&row.spec, |running| &running.spec);
+    let spec = status.map_or(&row.spec, |_| row.running_spec());
     let strategy = spec.watermark.as_ref()?.strategy;
     let shown = status.and_then(|status| status.watermark.clone());
     let timestamp = shown.as_ref().and_then(|shown| shown.timestamp);

@@ -70,6 +70,14 @@ pub struct JobRow {
 }
 
 impl JobRow {
+    /// The spec that counts: the one of the run that has begun, else the declared one.
+    #[must_use]
+    pub fn running_spec(&self) -> &JobSpec {
+        self.running
+            .as_ref()
+            .map_or(&self.spec, |running| &running.spec)
+    }
+
     /// When the next run begins, for a job that backs off after a crash.
     #[must_use]
     pub fn backs_off_until(&self) -> Option<DateTime<Utc>> {

@@ -376,10 +376,7 @@ impl JobTask {
         lease: &JobLease,
         until: Instant,
     ) -> SinkEnd {
-        let spec = row
-            .running
-            .as_ref()
-            .map_or(&row.spec, |running| &running.spec);
+        let spec = row.running_spec();
         let sink = match self.core.install().await {
             Ok(install) => make_sink(&self.core, &spec.sink, &row.name, (install, row.uid)),
             Err(error) => Err(error),
