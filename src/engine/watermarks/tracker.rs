@@ -87,14 +87,21 @@ struct Output {
     idle: bool,
 }
 
-impl Output {
-    /// Takes the watermarks of what is active now. While one of them is not known there is no least one.
-    fn follow<'a>(&mut self, states: impl Iterator<Item = &'a State>) {
-        let mut active = states.filter(|state| state.is_active()).peekable();
-        self.idle = active.peek().is_none();
+/// The least watermark of what is active: nothing while nothing is, and not known while one of them is not.
+#[derive(Debug, Default, Clone, Copy)]
+struct Least(Option<Option<i64>>);
+
+impl Least {
+    fn count(&mut self, watermark: Option<i64>) {
         // `None` is less than every watermark.
-        let least = active.map(|state| state.watermark).min().flatten();
-        self.watermark = self.watermark.max(least);
+        self.0 = Some(self.0.map_or(watermark, |least| least.min(watermark)));
+    }
+}
+
+impl Output {
+    fn follow(&mut self, least: Least) {
+        self.idle = least.0.is_none();
+        self.watermark = self.watermark.max(least.0.flatten());
     }
 }
 
@@ -212,10 +219,17 @@ impl Watermarks {
     }
 
     fn conclude(&mut self) {
-        self.job.follow(self.partitions.values());
-        for (number, (_, output)) in self.subtasks.iter_mut().enumerate() {
-            let own = self.partitions.values();
-            output.follow(own.filter(|state| state.seen.subtask as usize == number));
+        let mut of_job = Least::default();
+        let mut of_subtasks = vec![Least::default(); self.subtasks.len()];
+        for state in self.partitions.values().filter(|state| state.is_active()) {
+            of_job.count(state.watermark);
+            if let Some(own) = of_subtasks.get_mut(state.seen.subtask as usize) {
+                own.count(state.watermark);
+            }
+        }
+        self.job.follow(of_job);
+        for ((_, output), least) in self.subtasks.iter_mut().zip(of_subtasks) {
+            output.follow(least);
         }
         if let Some(drift) = self.drift {
             self.align(drift);
