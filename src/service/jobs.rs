@@ -132,14 +132,15 @@ fn topics_there(status: Option<&JobStatus>) -> BTreeSet<&str> {
     there.map(|partition| &*partition.topic).collect()
 }
 
-fn bottleneck_of(core: &Core, row: &JobRow, status: &JobStatus) -> BottleneckView {
+fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
+    let status = status?;
     let curl = Curl {
         public_url: &core.settings.public_url,
         job: &row.name,
     };
     let running = row.running.as_ref();
     let spec = running.map_or(&row.spec, |running| &running.spec);
-    bottleneck_view(&curl, spec, status)
+    Some(bottleneck_view(&curl, spec, status))
 }
 
 impl Standing {
@@ -172,10 +173,7 @@ impl Standing {
                 .collect::<Vec<_>>(),
         );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
-        let topics_there = topics_there(status.as_deref());
-        let bottleneck = status
-            .as_deref()
-            .map(|status| bottleneck_of(core, &row, status));
+        let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
             curl: Curl {
                 public_url: &core.settings.public_url,
@@ -189,7 +187,7 @@ impl Standing {
             lag: &lag,
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             source: &row.spec.source,
-            topics_there: &topics_there,
+            topics_there: &topics_there(status.as_deref()),
             against_bottleneck: bottleneck.as_ref().map_or(&[], |known| &known.next),
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),

@@ -18,7 +18,6 @@ use crate::{
     engine::{JobHandle, error::ErrorClass, ports::KafkaCluster, topics},
     model::{
         code::Code,
-        commit_mode::Checkpointing,
         field_error::FieldError,
         ids::JobName,
         job::{JobSpec, NewPartitions},
