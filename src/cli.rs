@@ -37,7 +37,8 @@ Logs go to standard error, results and the records of log sinks to standard outp
 const CONFIG_HELP: &str = "\
 Every setting can stand in the file (section.key), in the environment (HANDOVER_SECTION_KEY) or on the command line \
 (--section-key). The command line counts before the environment, the environment before the file. \
-Kafka clusters are described in the file only: [connections.NAME]; see docs/configuration.md.";
+Kafka clusters and PostgreSQL targets of sinks are described in the file only: [connections.NAME]; see \
+docs/configuration.md.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]

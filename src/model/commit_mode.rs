@@ -164,6 +164,12 @@ impl SourceSpec {
     }
 }
 
+/// Turns checkpoints off in a stored spec, which says for its part what is committed.
+const TURNS_OFF: &str = r#"{"checkpoint":{"interval":null},"source":{"commit_to_group":null}}"#;
+/// Turns checkpoints on in a stored spec.
+const TURNS_ON: &str =
+    r#"{"checkpoint":{"interval":"10s"},"source":{"commit_to_group":null,"commit_interval":null}}"#;
+
 /// What is committed where a spec does not say it: Flink's defaults of both rows.
 #[must_use]
 pub(super) fn default_commit(checkpointing: Checkpointing) -> CommitToGroup {
@@ -187,14 +193,23 @@ pub(super) fn faults(
     if source.commit_interval.is_some() && source.commit_to_group != CommitToGroup::Periodic {
         fault(
             "/source/commit_interval",
-            "belongs to commit_to_group: periodic, which is for jobs without checkpoints; leave it out",
+            &match checkpointing {
+                Checkpointing::Off => {
+                    "belongs to commit_to_group: periodic; leave it out".to_owned()
+                }
+                Checkpointing::On => format!(
+                    "belongs to commit_to_group: periodic, which is for jobs without checkpoints; leave it out. A PATCH that turns checkpoints on: {TURNS_ON}"
+                ),
+            },
         );
     }
     if checkpointing == Checkpointing::On {
         if source.commit_to_group == CommitToGroup::Periodic {
             fault(
                 "/source/commit_to_group",
-                "periodic is for jobs without checkpoints (checkpoint.interval: null): use on-checkpoint, or off",
+                &format!(
+                    "periodic is for jobs without checkpoints (checkpoint.interval: null): use on-checkpoint, or off. A PATCH that turns checkpoints on: {TURNS_ON}"
+                ),
             );
         }
         return faults;
@@ -202,7 +217,9 @@ pub(super) fn faults(
     if source.commit_to_group == CommitToGroup::OnCheckpoint {
         fault(
             "/source/commit_to_group",
-            "checkpoints are off (checkpoint.interval: null), so on-checkpoint would never commit: use periodic, or off",
+            &format!(
+                "checkpoints are off (checkpoint.interval: null), so on-checkpoint would never commit: use periodic, or off. A PATCH that turns checkpoints off: {TURNS_OFF}"
+            ),
         );
     }
     if source.stop_at.is_some() {
@@ -249,6 +266,36 @@ mod tests {
             document["source"][name] = value.clone();
         }
         JobSpec::read(&JobName::new("orders").unwrap(), &document)
+    }
+
+    /// The lines that a refusal gives, each as a merge patch of a stored spec of the other kind.
+    #[test]
+    fn what_a_refusal_says_to_send_works() {
+        let blackhole = json!({"type": "blackhole"});
+        let on = (json!("10s"), json!({"commit_to_group": "on-checkpoint"}));
+        let off = (
+            json!(null),
+            json!({"commit_to_group": "periodic", "commit_interval": "1s"}),
+        );
+        for ((_, source), (interval, _), line, is_off) in
+            [(&on, &off, TURNS_OFF, true), (&off, &on, TURNS_ON, false)]
+        {
+            let faults = read(interval, source, &blackhole).unwrap_err();
+            assert!(
+                json!(faults)
+                    .to_string()
+                    .contains(&json!(line).to_string()[1..]),
+                "{faults:?}"
+            );
+            let patch: Value = serde_json::from_str(line).unwrap();
+            let mut patched = source.clone();
+            for (member, value) in patch["source"].as_object().unwrap() {
+                assert!(value.is_null());
+                patched.as_object_mut().unwrap().remove(member);
+            }
+            let spec = read(&patch["checkpoint"]["interval"], &patched, &blackhole).unwrap();
+            assert_eq!(spec.checkpointing().is_off(), is_off);
+        }
     }
 
     #[test]

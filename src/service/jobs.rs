@@ -1,6 +1,6 @@
 //! One job and the list of jobs, put together from memory: what was measured last, and how old it is.
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BTreeSet, sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use chrono::{DateTime, Utc};
@@ -36,9 +36,9 @@ use crate::{
         stages::StageTimes,
         topic::TopicPartition,
         views::{
-            BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag, JobList, JobView,
-            LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner, PartitionOffsetsView,
-            WatermarkView,
+            BottleneckView, BoundedView, CrashLoopView, DivergenceCause, Flag, JobItem, JobLag,
+            JobList, JobView, LastCheckpoint, LimitsView, NextStep, OffsetsTotals, Owner,
+            PartitionOffsetsView, WatermarkView,
         },
     },
     store::JobRow,
@@ -72,6 +72,7 @@ pub(crate) struct Standing {
     pub(crate) next: Vec<NextStep>,
     totals: OffsetsTotals,
     bounded: Option<BoundedView>,
+    bottleneck: Option<BottleneckView>,
     partitions: Vec<PartitionOffsetsView>,
 }
 
@@ -115,6 +116,31 @@ fn outside_log(partitions: &[PartitionOffsetsView]) -> usize {
     partitions.iter().filter(is_outside).count()
 }
 
+/// Topics of the run with a partition that is there, though it may be parked.
+fn topics_there(status: Option<&JobStatus>) -> BTreeSet<&str> {
+    let Some(status) = status else {
+        return BTreeSet::new();
+    };
+    let is_gone = |partition: &TopicPartition| {
+        let parked = status.parked.get(partition);
+        parked.is_some_and(|parked| parked.code == Code::PartitionGone)
+    };
+    let there = status
+        .partitions
+        .keys()
+        .filter(|partition| !is_gone(partition));
+    there.map(|partition| &*partition.topic).collect()
+}
+
+fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
+    let status = status?;
+    let curl = Curl {
+        public_url: &core.settings.public_url,
+        job: &row.name,
+    };
+    Some(bottleneck_view(&curl, row.running_spec(), status))
+}
+
 impl Standing {
     pub(crate) fn take(core: &Core, job: &JobEntry) -> Self {
         let now = core.now();
@@ -145,6 +171,7 @@ impl Standing {
                 .collect::<Vec<_>>(),
         );
         let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
+        let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
             curl: Curl {
                 public_url: &core.settings.public_url,
@@ -158,6 +185,8 @@ impl Standing {
             lag: &lag,
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             source: &row.spec.source,
+            topics_there: &topics_there(status.as_deref()),
+            against_bottleneck: bottleneck.as_ref().map_or(&[], |known| &known.next),
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),
             outside_log: outside_log(&partitions),
@@ -211,6 +240,7 @@ impl Standing {
             row,
             totals,
             bounded,
+            bottleneck,
             partitions,
         }
     }
@@ -281,7 +311,7 @@ impl Standing {
             limits: limits_view(&row.spec, status),
             watermark: watermark_view(&row, status, core.now()),
             stages: status.map(|status| stages_view(&status.stages)),
-            bottleneck: status.map(|status| bottleneck_view(&curl, row.running_spec(), status)),
+            bottleneck: self.bottleneck,
             records: status.map(|status| status.records),
             bytes: status.map(|status| status.bytes),
             redelivered: status.map(|status| status.redelivered),

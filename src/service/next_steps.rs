@@ -122,6 +122,10 @@ pub(crate) struct Situation<'a> {
     pub(crate) lag: &'a JobLag,
     /// Milliseconds since the lags were measured.
     pub(crate) lag_age_ms: Option<i64>,
+    /// Topics of the run with a partition that is there, though it may be parked. Of any other topic every partition is gone.
+    pub(crate) topics_there: &'a BTreeSet<&'a str>,
+    /// What helps against what holds the run back.
+    pub(crate) against_bottleneck: &'a [NextStep],
     /// What the spec reads.
     pub(crate) source: &'a SourceSpec,
     pub(crate) last_checkpoint: Option<(CheckpointId, CheckpointKind)>,
@@ -630,29 +634,35 @@ fn past_parked(situation: &Situation<'_>) -> Vec<NextStep> {
     steps
 }
 
-/// Ways on where a topic does not come back.
+/// Ways on where partitions do not come back. Only a topic of which nothing is left leaves the spec: of one that was created
+/// again with fewer partitions the others are read.
 fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
-    let curl = situation.curl;
-    let source = situation.source;
-    let gone = situation
+    let (curl, source) = (situation.curl, situation.source);
+    let forget = || curl.restart(Some(&json!({"on_partition_gone": "forget"})));
+    let gone: Vec<&ParkedPartition> = situation
         .parked
         .iter()
-        .filter(|parked| parked.code == Code::PartitionGone);
-    let gone: BTreeSet<&str> = gone.map(|parked| parked.topic.as_str()).collect();
-    let names = gone.iter().copied().collect::<Vec<_>>().join(", ");
-    if source.topic_pattern.is_some() {
+        .filter(|parked| parked.code == Code::PartitionGone)
+        .collect();
+    let (parts, whole): (Vec<&ParkedPartition>, Vec<&ParkedPartition>) = gone
+        .iter()
+        .partition(|parked| situation.topics_there.contains(parked.topic.as_str()));
+    let topics: BTreeSet<&str> = whole.iter().map(|parked| parked.topic.as_str()).collect();
+    if source.topic_pattern.is_some() || topics.is_empty() {
+        let names = several_gone(&topics, &parts);
         return vec![step(
             format!(
                 "only if {names} does not come back (it goes on by itself if it does): drop the positions stored for what is gone"
             ),
-            curl.restart(Some(&json!({"on_partition_gone": "forget"}))),
+            forget(),
         )];
     }
+    let names = several_gone(&topics, &[]);
     let left: Vec<&str> = source
         .topics
         .iter()
         .map(String::as_str)
-        .filter(|topic| !gone.contains(topic))
+        .filter(|topic| !topics.contains(topic))
         .collect();
     if left.is_empty() {
         return vec![step(
@@ -662,15 +672,34 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
             curl.stop(),
         )];
     }
-    vec![
-        step(
-            format!(
-                "only if {names} does not come back (it goes on by itself if it does): take it out of the spec; its positions are kept"
-            ),
-            curl.patch_spec(&json!({"source": {"topics": left}})),
+    let take_out = step(
+        format!(
+            "only if {names} does not come back (it goes on by itself if it does): take it out of the spec; its positions are kept"
         ),
-        step("and have that count".to_owned(), curl.restart(None)),
-    ]
+        curl.patch_spec(&json!({"source": {"topics": left}})),
+    );
+    let count = if parts.is_empty() {
+        step("and have that count", curl.restart(None))
+    } else {
+        let names = several_gone(&BTreeSet::new(), &parts);
+        step(
+            format!("and have that count; the positions stored for {names} are dropped"),
+            forget(),
+        )
+    };
+    vec![take_out, count]
+}
+
+/// Names topics, and partitions of others.
+fn several_gone(topics: &BTreeSet<&str>, parts: &[&ParkedPartition]) -> String {
+    let mut names: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+    let told = PARKED_TOLD * 5;
+    let parts_named = parts.iter().take(told);
+    names.extend(parts_named.map(|parked| parked.topic_partition().to_string()));
+    if parts.len() > told {
+        names.push(format!("{} more", parts.len() - told));
+    }
+    names.join(", ")
 }
 
 /// A look at a record that cannot be processed, and the way past it.
@@ -752,10 +781,13 @@ fn while_running(situation: &Situation<'_>) -> Vec<NextStep> {
     let curl = situation.curl;
     let mut steps = what_is_away(situation);
     match situation.health.status {
-        HealthStatus::Behind | HealthStatus::Stalled => steps.push(step(
-            "see which partitions lag",
-            curl.get("/offsets?only=lagging"),
-        )),
+        HealthStatus::Behind | HealthStatus::Stalled => {
+            steps.push(step(
+                "see which partitions lag",
+                curl.get("/offsets?only=lagging"),
+            ));
+            steps.extend_from_slice(situation.against_bottleneck);
+        }
         HealthStatus::Blocked => steps.extend(past_parked(situation)),
         HealthStatus::Held => steps.push(step(
             "see which partitions an open transaction holds back",
@@ -884,6 +916,29 @@ mod tests {
             ParkedPartition::at(&partition, Offset::new(7), failure)
         });
         Vec::leak(at_record.chain(others).collect())
+    }
+
+    fn there(topics: &[&'static str]) -> &'static BTreeSet<&'static str> {
+        Box::leak(Box::new(topics.iter().copied().collect()))
+    }
+
+    /// A partition of `orders`, and all of `payments`.
+    fn part_and_whole() -> &'static [ParkedPartition] {
+        let whole = ParkedPartition::at(
+            &crate::model::TopicPartition::new("payments", 0),
+            Offset::new(3),
+            JobFailure {
+                summary: "why".to_owned(),
+                ..failure(Code::PartitionGone, false)
+            },
+        );
+        let part = several(0, &[Code::PartitionGone]);
+        Vec::leak([part, &[whole]].concat())
+    }
+
+    fn raise_the_limits() -> &'static [NextStep] {
+        let line = "-d '{\"limits\":{\"records_per_s\":null}}'".to_owned();
+        Vec::leak(vec![step("only if it may go as fast as it can", line)])
     }
 
     fn parked(failure: JobFailure) -> &'static [ParkedPartition] {
@@ -1031,6 +1086,51 @@ mod tests {
                     &[
                         r#"-X PATCH -H 'Content-Type: application/json' 'http://localhost:1/api/v1/jobs/orders/spec' -d '{"source":{"topics":["payments"]}}'"#,
                         "/restart?wait=90s'",
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::PartitionGone],
+                ..case(
+                    "a topic was created again with fewer partitions: the others of it are read",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| {
+                        s.parked = several(0, &[Code::PartitionGone]);
+                        s.topics_there = there(&["orders", "payments"]);
+                    },
+                    "running, but blocked: why",
+                    &[r#"/restart?wait=90s' -d '{"on_partition_gone":"forget"}'"#],
+                )
+            },
+            Case {
+                reasons: &[Code::PartitionGone],
+                ..case(
+                    "one topic is gone, and a part of another",
+                    JobState::Running,
+                    HealthStatus::Blocked,
+                    |s| {
+                        s.parked = part_and_whole();
+                        s.topics_there = there(&["orders"]);
+                    },
+                    "running, but blocked: 2 partitions are parked: orders/100 at offset 7: why 100; payments/0 at offset 3: why",
+                    &[
+                        r#"/spec' -d '{"source":{"topics":["orders"]}}'"#,
+                        r#"/restart?wait=90s' -d '{"on_partition_gone":"forget"}'"#,
+                    ],
+                )
+            },
+            Case {
+                reasons: &[Code::LagGrowing],
+                ..case(
+                    "behind because of its limits",
+                    JobState::Running,
+                    HealthStatus::Behind,
+                    |s| s.against_bottleneck = raise_the_limits(),
+                    "running, and falls behind: why",
+                    &[
+                        "/offsets?only=lagging'",
+                        r#"-d '{"limits":{"records_per_s":null}}'"#,
                     ],
                 )
             },
@@ -1259,6 +1359,7 @@ mod tests {
         let job = JobName::new("orders").unwrap();
         let mode = StartupMode::Earliest;
         let source = source();
+        let none_there = BTreeSet::new();
         let lag = JobLag {
             position: Some(12),
             checkpoint: Some(30),
@@ -1297,6 +1398,8 @@ mod tests {
                 checkpointing: Checkpointing::On,
                 lag_age_ms: Some(40),
                 source: &source,
+                topics_there: &none_there,
+                against_bottleneck: &[],
                 outside_log: 0,
                 mode: &mode,
                 mode_shadowed: false,
@@ -1398,6 +1501,8 @@ mod tests {
             checkpointing: Checkpointing::On,
             lag_age_ms: None,
             source: &source(),
+            topics_there: &BTreeSet::new(),
+            against_bottleneck: &[],
             outside_log: 0,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,

@@ -18,7 +18,6 @@ use crate::{
     engine::{JobHandle, error::ErrorClass, ports::KafkaCluster, topics},
     model::{
         code::Code,
-        commit_mode::Checkpointing,
         field_error::FieldError,
         ids::JobName,
         job::{JobSpec, NewPartitions},
@@ -276,7 +275,9 @@ impl Service {
             .map_err(|faults| ServiceError::faults(faults, Code::InvalidSpec).job(name))?;
         warnings.extend(about_topics);
         let Some(row) = current else {
-            warnings.extend(without_checkpoints::change_warning(None, &spec, None));
+            warnings.extend(without_checkpoints::change_warning(
+                None, &spec, None, false,
+            ));
             let view = SpecApplied {
                 job: name.clone(),
                 generation: 1,
@@ -335,12 +336,15 @@ impl Service {
         before: Option<&JobSpec>,
         spec: &JobSpec,
     ) -> Option<Warning> {
-        let newest = match spec.checkpointing() {
-            Checkpointing::Off => self.core.store.latest_checkpoint(job.uid).await,
-            Checkpointing::On => Ok(None),
-        };
+        let was_off = before.is_some_and(|before| before.checkpointing().is_off());
+        if !was_off && !spec.checkpointing().is_off() {
+            return None;
+        }
+        let newest = self.core.store.latest_checkpoint(job.uid).await;
         let newest = newest.ok().flatten().map(|newest| newest.id);
-        without_checkpoints::change_warning(before, spec, newest)
+        let ran_without = without_checkpoints::ran_without(&self.core, job.uid).await;
+        // Where the store does not say it, the plan will.
+        without_checkpoints::change_warning(before, spec, newest, ran_without.unwrap_or(false))
     }
 
     pub(super) async fn merge_spec(

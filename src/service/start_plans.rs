@@ -58,6 +58,8 @@ pub(crate) struct Intent {
     pub(crate) partitions: Option<PartitionsByTopic>,
     /// The pending start that this start uses up.
     pub(crate) consumes: Option<String>,
+    /// From where that one would have begun, if this start says something else.
+    pub(crate) overrides: Option<StartFrom>,
 }
 
 impl Intent {
@@ -70,11 +72,13 @@ impl Intent {
                 from: pending.from.clone(),
                 partitions: pending.partitions.clone(),
                 consumes,
+                overrides: None,
             },
             None => Self {
                 from: request.from.clone(),
                 partitions: request.partitions.clone(),
                 consumes,
+                overrides: pending.map(|pending| pending.from.clone()),
             },
         }
     }
@@ -85,6 +89,7 @@ impl Intent {
             from: StartFrom::Auto,
             partitions: None,
             consumes: None,
+            overrides: None,
         }
     }
 }
@@ -366,6 +371,18 @@ impl<'a> StartQuestion<'a> {
         {
             let warning = without_checkpoints::outdated_warning(newest, &self.spec.startup_mode);
             resolved.warnings.push(warning);
+        }
+        if let Some(overridden) = &self.intent.overrides {
+            let why = format!(
+                "the start from {} that was asked for ahead is used up by this one, without effect",
+                overridden.name()
+            );
+            // The report of a start has the sentence and not the warnings.
+            resolved.summary.push_str(&format!("; {why}"));
+            resolved.warnings.push(Warning {
+                code: Code::Superseded,
+                summary: format!("{why}: what this one says counts, also where it names partitions and the rest go on"),
+            });
         }
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
@@ -1019,8 +1036,12 @@ mod tests {
         let request = StartRequest::read(&json!({"from": "earliest"})).unwrap();
         let named = Intent::of_operator(&request, Some(&pending));
         assert_eq!(
-            (named.from, named.consumes.as_deref()),
-            (StartFrom::Earliest, Some("p1"))
+            (&named.from, named.consumes.as_deref()),
+            (&StartFrom::Earliest, Some("p1"))
+        );
+        assert_eq!(
+            (bare.overrides, named.overrides),
+            (None, Some(StartFrom::Latest))
         );
         assert_eq!(Intent::automatic().consumes, None);
     }

@@ -97,11 +97,13 @@ pub(crate) fn warning(spec: &JobSpec) -> Option<Warning> {
     })
 }
 
-/// What a spec changes that turns checkpoints off or on.
+/// What a spec changes that turns checkpoints off or on. Only a run without checkpoints outdates those there are: `newest` is
+/// the newest that still counts, and `ran_without` says whether the last run took none.
 pub(crate) fn change_warning(
     before: Option<&JobSpec>,
     spec: &JobSpec,
     newest: Option<CheckpointId>,
+    ran_without: bool,
 ) -> Option<Warning> {
     let now = spec.checkpointing();
     let then = before.map_or(now, JobSpec::checkpointing);
@@ -115,6 +117,7 @@ pub(crate) fn change_warning(
             }
             Some(said)
         }
+        (Checkpointing::Off, Checkpointing::On) if newest.is_some() || !ran_without => None,
         (Checkpointing::Off, Checkpointing::On) => Some(Warning {
             code: Code::StateNotUsed,
             summary: format!(
@@ -126,11 +129,16 @@ pub(crate) fn change_warning(
     }
 }
 
+/// Whether the last run took no checkpoints.
+pub(crate) async fn ran_without(core: &Core, job: JobUid) -> Result<bool> {
+    let last = core.store.attempts(job, 1, None).await?.pop();
+    Ok(last.is_some_and(|last| last.without_checkpoints.is_some()))
+}
+
 /// The newest checkpoint of an earlier time, if the last run took none: checkpoints that are turned on again do not go on
 /// from it.
 pub(crate) async fn outdated(core: &Core, job: JobUid) -> Result<Option<CheckpointId>> {
-    let last = core.store.attempts(job, 1, None).await?.pop();
-    if last.is_none_or(|last| last.without_checkpoints.is_none()) {
+    if !ran_without(core, job).await? {
         return Ok(None);
     }
     let newest = CheckpointFilter {
@@ -264,23 +272,26 @@ mod tests {
     fn a_change_says_what_becomes_of_the_checkpoints() {
         let (on, off) = (spec(&json!("10s"), "latest"), spec(&json!(null), "latest"));
         let newest = Some(CheckpointId(41));
-        let said = change_warning(Some(&on), &off, newest).unwrap();
+        let said = change_warning(Some(&on), &off, newest, false).unwrap();
         assert_eq!(said.code, Code::CheckpointsOff);
         assert!(
             said.summary.contains("sets checkpoint 41 aside"),
             "{}",
             said.summary
         );
-        assert!(change_warning(None, &off, None).is_some());
-        let back = change_warning(Some(&off), &on, None).unwrap();
+        assert!(change_warning(None, &off, None, false).is_some());
+        let back = change_warning(Some(&off), &on, None, true).unwrap();
         assert_eq!(back.code, Code::StateNotUsed);
         assert!(
             back.summary.contains("startup mode (latest)"),
             "{}",
             back.summary
         );
-        assert_eq!(change_warning(Some(&on), &on, newest), None);
-        assert_eq!(change_warning(None, &on, None), None);
+        // Off and on again with no start between: the checkpoint counts as if nothing had been.
+        assert_eq!(change_warning(Some(&off), &on, newest, false), None);
+        assert_eq!(change_warning(Some(&off), &on, None, false), None);
+        assert_eq!(change_warning(Some(&on), &on, newest, false), None);
+        assert_eq!(change_warning(None, &on, None, false), None);
     }
 
     #[test]

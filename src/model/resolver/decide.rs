@@ -113,16 +113,15 @@ impl<'a> Resolution<'a> {
             Presence::NotSubscribed => {
                 return self.kept(partition, StartReason::Detached);
             }
-            Presence::Absent => {
-                let had_position = self.has_position(partition);
-                if self.inputs.policies.forget_gone {
-                    if had_position {
-                        self.forgotten.push(partition.clone());
-                    }
-                    let dropped = Placed::new(None, StartReason::PartitionGone);
-                    return self.planned(partition, &no_facts, dropped);
+            Presence::Absent | Presence::Gone if self.inputs.policies.forget_gone => {
+                if self.has_position(partition) {
+                    self.forgotten.push(partition.clone());
                 }
-                if had_position {
+                let dropped = Placed::new(None, StartReason::PartitionGone);
+                return self.planned(partition, &no_facts, dropped);
+            }
+            Presence::Absent => {
+                if self.has_position(partition) {
                     self.absent.push(partition.clone());
                 }
                 return self.kept(partition, StartReason::PartitionGone);
@@ -143,6 +142,11 @@ impl<'a> Resolution<'a> {
             }
         };
         self.planned(partition, facts, placed)
+    }
+
+    /// Whether positions were to be dropped, and there are none to drop.
+    pub(super) fn forgets_nothing(&self) -> bool {
+        self.inputs.policies.forget_gone && self.forgotten.is_empty()
     }
 
     fn presence(&self, partition: &TopicPartition) -> Presence<'a> {

@@ -195,6 +195,10 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         warnings: Vec::new(),
     };
     resolved.summary = words::summary(inputs, &resolved);
+    if resolution.forgets_nothing() {
+        resolved.summary.push_str("; ");
+        resolved.summary.push_str(words::NOTHING_FORGOTTEN);
+    }
     resolved.warnings = warnings(inputs, &resolution, &resolved);
     resolved.blockers = resolution.blockers.into_list(inputs, &resolved.partitions);
     let passes_over = without_checkpoints::blocker(inputs, &resolved.partitions);
@@ -256,8 +260,14 @@ fn warnings(
         warnings.push(Warning {
             code: Code::PartitionGone,
             summary: format!(
-                "{names}: the topic does not exist now, and the positions stored for them are dropped; if it comes back it is read from its first record"
+                "{names}: not there now, and the positions stored for them are dropped; one that comes later is read from its first record"
             ),
+        });
+    }
+    if resolution.forgets_nothing() {
+        warnings.push(Warning {
+            code: Code::PartitionGone,
+            summary: format!("on_partition_gone=forget: {}", words::NOTHING_FORGOTTEN),
         });
     }
     if !resolution.gone.is_empty() {

@@ -1315,6 +1315,21 @@ fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
             (Some(offset(160)), &id("first"))
         );
     }
+    // Nothing brings it back by itself, so it can be dropped, and nothing of the partitions that are there with it.
+    let mut forgetting = world(Earliest);
+    forgetting.policies.forget_gone = true;
+    let dropped = forgetting.resolve();
+    assert_eq!(codes(&dropped), []);
+    assert_eq!(begins(&dropped, 1), (None, StartReason::PartitionGone));
+    let positions = dropped.positions(CheckpointId(10));
+    assert_eq!(Vec::from_iter(positions.keys().cloned()), [orders(0)]);
+    assert_eq!(warned(&dropped), [Code::PartitionGone]);
+    let said = &dropped.warnings[0].summary;
+    assert!(
+        said.contains("orders/1") && said.contains("dropped"),
+        "{said}"
+    );
+    assert!(!said.contains("orders/2"), "it had none: {said}");
     // A one-shot start needs no policy, and cannot name it.
     let moved = world(Fail).from(json!({"from": "earliest"})).resolve();
     assert_eq!(codes(&moved), []);
@@ -1759,6 +1774,7 @@ fn positions_of_what_is_gone_are_dropped_only_when_asked() {
     );
     world.policies.forget_gone = true;
     let dropped = world.resolve();
+    assert!(!dropped.summary.contains("nothing is forgotten"));
     assert_eq!(begins(&dropped, 0), (None, StartReason::PartitionGone));
     assert!(dropped.positions(CheckpointId(10)).is_empty());
     // The next start would not know that the topic was ever there: its name has to go as well.
@@ -1770,6 +1786,23 @@ fn positions_of_what_is_gone_are_dropped_only_when_asked() {
         "{:?}",
         dropped.warnings
     );
+}
+
+/// What was meant for something that is there changes nothing, and whoever asked for it is told so.
+#[test]
+fn forgetting_where_nothing_is_gone_is_said_to_change_nothing() {
+    let mut world = World::stored(&[(0, Some(150)), (1, Some(160))])
+        .partition(0)
+        .partition(1);
+    let plain = world.resolve();
+    world.policies.forget_gone = true;
+    let resolved = world.resolve();
+    let id = CheckpointId(10);
+    assert_eq!(resolved.positions(id), plain.positions(id));
+    assert_eq!(warned(&resolved), [Code::PartitionGone]);
+    for said in [&resolved.summary, &resolved.warnings[0].summary] {
+        assert!(said.contains("nothing is forgotten"), "{said}");
+    }
 }
 
 #[test]

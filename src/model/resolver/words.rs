@@ -3,6 +3,10 @@
 use super::{ResolvedStart, StartBasis, StartInputs, StartReason, blockers};
 use crate::model::{code::Code, topic::TopicPartition};
 
+/// Said where the positions of what is gone were to be dropped and there are none.
+pub(super) const NOTHING_FORGOTTEN: &str =
+    "nothing is forgotten: no position is stored of a partition that does not exist";
+
 pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> String {
     let mode = inputs.startup_mode.name();
     let from = inputs.from.name();

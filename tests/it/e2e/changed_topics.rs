@@ -99,6 +99,34 @@ fn a_topic_recreated_with_fewer_partitions_concerns_its_own_job_alone() {
         "{view:#}"
     );
     assert_eq!(bystander.state(), "running");
+    // The line that the view gives drops those two, and goes on with the others.
+    let next = view["next"].to_string();
+    assert!(
+        next.contains("on_partition_gone") && !next.contains("/stop"),
+        "{next}"
+    );
+    let forget = json!({"on_partition_gone": "forget"});
+    let told = scene
+        .job
+        .api
+        .post(&scene.job.at("/restart?wait=90s"), &forget);
+    assert_eq!(told["status"], "succeeded", "{told:#}");
+    assert!(
+        !told.to_string().contains("nothing is forgotten"),
+        "{told:#}"
+    );
+    scene.produce(1, 1);
+    scene.await_positions(&[(0, 2), (1, 3)]);
+    assert_eq!(scene.job.view()["parked"], json!([]));
+    // Once more, and it says that there is nothing to drop.
+    let told = scene
+        .job
+        .api
+        .post(&scene.job.at("/restart?wait=90s"), &forget);
+    assert!(
+        told.to_string().contains("nothing is forgotten"),
+        "{told:#}"
+    );
 }
 
 /// confluentinc/librdkafka issue 3255: of a topic that was recreated while a producer wrote, some records were missed.

@@ -131,6 +131,15 @@ fn a_restart_of_the_server_keeps_a_pending_one_shot_start() {
     scene.await_exactly(mark, &[(0, 10..11)]);
     assert_eq!(scene.job.view()["pending_start"]["from"], "earliest");
     scene.job.stop();
+    // Another start than the one that was asked for uses it up, and the plan says so before.
+    let plan = scene.job.plan_of(&json!({"from": "latest"}));
+    assert!(
+        plan.body["warnings"]
+            .to_string()
+            .contains("the start from earliest that was asked for ahead is used up"),
+        "{:#}",
+        plan.body
+    );
     let mark = scene.server.log.mark();
     scene.job.start(&json!({}));
     scene.await_exactly(mark, &[(0, 0..11)]);

@@ -354,9 +354,21 @@ fn checkpoints_off_and_on_again_jump_nowhere() {
     stop(&scene);
     let (last, _) = scene.checkpointed();
 
+    // Off and on again with no start between: what was stored counts, and nothing else is said.
+    let path = scene.job.at("/spec");
+    for (interval, said) in [(Value::Null, "checkpoints-off"), (json!("1h"), "")] {
+        let switch = json!({
+            "checkpoint": {"interval": interval},
+            "source": {"commit_to_group": null, "commit_interval": null},
+        });
+        let applied = scene.job.api.patch(&path, &switch);
+        let codes = codes(&applied["warnings"]);
+        assert_eq!(codes.join(" "), said, "{applied:#}");
+    }
+    assert_eq!(scene.job.plan().basis, "checkpoint");
+
     // Off, with a mode that would pass over what is written meanwhile.
     scene.produce(0, 5);
-    let path = scene.job.at("/spec");
     let turn_off = json!({
         "checkpoint": {"interval": null}, "startup_mode": {"mode": "latest"},
         "source": {"commit_to_group": "periodic", "commit_interval": "200ms"},

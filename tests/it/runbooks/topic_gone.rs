@@ -102,3 +102,54 @@ fn the_same_lines_help_a_job_of_a_pattern() {
         .log
         .await_exactly(mark, &other, &[(0, (0..2).collect())].into(), SOON);
 }
+
+/// Of one of two topics nothing is left; the other was made again with one partition fewer, and is read.
+#[test]
+fn a_topic_made_again_with_fewer_partitions_stays_in_the_spec() {
+    let scene = Scene::new("topic-fewer", 2);
+    let other = format!("{}-eu", scene.name);
+    scene.kafka.create_topic(&other, 1);
+    scene.produce(0, 5);
+    scene.produce(1, 5);
+    let source = json!({"topics": [scene.name, other], "on_topic_recreated": "earliest"});
+    scene.put_and_start(&spec(&scene, &source));
+    scene.await_exactly(0, &[(0, 0..5), (1, 0..5)]);
+    scene.producer.produce(&other, 0, 7);
+    scene
+        .server
+        .log
+        .await_exactly(0, &other, &[(0, (0..7).collect())].into(), SOON);
+    scene.job.checkpoint();
+    let mark = scene.server.log.mark();
+    scene.kafka.delete_topic(&other);
+    scene.kafka.delete_topic(&scene.name);
+    scene.kafka.create_topic(&scene.name, 1);
+    scene.produce(0, 3);
+    scene.await_exactly(mark, &[(0, 0..3)]);
+    let view = scene.await_view("what is gone is parked", |view| {
+        let parked = view["parked"].as_array().expect("a list");
+        parked.len() == 2
+            && parked
+                .iter()
+                .all(|parked| parked["code"] == "partition-gone")
+    });
+    let next = view["next"].to_string();
+    assert!(!next.contains("nothing is left to read"), "{next}");
+    let kept = format!(r#"\"topics\":[\"{}\"]"#, scene.name);
+    assert!(next.contains(&kept), "{next}");
+
+    let mut page = scene.page("topic-gone.md").with_other_numbers();
+    page.say("export NOT_COMING_BACK=yes");
+    for section in ["Look", "Act", "Verify"] {
+        page.run(section);
+    }
+    page.end();
+    let spec = scene.job.api.get(&scene.job.at("/spec"));
+    assert_eq!(spec["source"]["topics"], json!([scene.name]), "{spec:#}");
+    scene.produce(0, 2);
+    scene.await_exactly(mark, &[(0, 0..5)]);
+    let newest = scene.job.api.get(&scene.job.at("/checkpoints/latest"));
+    let offsets = &newest["offsets"];
+    assert_eq!(offsets[&scene.name]["1"], Value::Null, "dropped");
+    assert_eq!(offsets[&other]["0"]["next_offset"], 7, "{newest:#}");
+}
