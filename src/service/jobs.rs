@@ -144,7 +144,9 @@ impl Standing {
                 .flat_map(|status| status.parked.keys().cloned())
                 .collect::<Vec<_>>(),
         );
-        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
+        // With checkpoints off the next start goes by the mode, though the run may still take some.
+        let counts = !row.spec.checkpointing().is_off();
+        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some() && counts;
         let situation = Situation {
             curl: Curl {
                 public_url: &core.settings.public_url,
