@@ -121,7 +121,7 @@ codes! {
     NewPartitions = "new-partitions", 409, "New partitions begin by the startup mode", "Records that were written before a new partition was found may be passed over. Choose partition_discovery.new_partitions: earliest, unless that is meant.";
     DiscoveryFailing = "discovery-failing", 409, "New partitions cannot be looked for", "The job reads what it has, and looks again by itself. Look at the brokers and at the permission to describe topics.";
     GroupMissing = "group-missing", 409, "The group has no committed offset", "Choose on_missing_group_offset: earliest or latest, or another startup mode.";
-    CommitsFailing = "commits-failing", 409, "Commits to the consumer group fail", "Nothing is lost: the checkpoint counts. Look whether other consumers are members of the group.";
+    CommitsFailing = "commits-failing", 409, "Commits to the consumer group fail", "The message says why. With checkpoints nothing is lost: they count. Without them what was not committed is read again: a commit also fails when the sink does not make everything durable in time. Otherwise look whether other consumers are members of the group.";
     GroupAhead = "group-ahead", 409, "The group's offset is ahead of the checkpoint", "Something else committed to the group. The job resumes from its checkpoint all the same.";
     NoLeader = "no-leader", 409, "A partition has no leader", "Its broker is down; the other partitions go on, this one follows by itself. A one-shot start waits for the leader or leaves the partition out.";
     CheckpointsFailing = "checkpoints-failing", 409, "Checkpoints fail", "GET /api/v1/jobs/{job}/checkpoints?status=failed names the phase.";

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::{
     duration::HumanDuration,
     field_error::FieldError,
-    job::{CheckpointSpec, CommitToGroup, JobSpec, OnCancel, SourceSpec},
+    job::{CheckpointSpec, CommitToGroup, JobSpec, OnCancel, PositionPolicy, SourceSpec},
     sink_spec::SinkSpec,
     startup_mode::StartupMode,
 };
@@ -116,11 +116,9 @@ impl JobSpec {
         }
         let mode = self.startup_mode.name();
         let then = match &self.startup_mode {
-            StartupMode::Earliest => {
-                "everything that the logs hold is read again".to_owned()
-            }
+            StartupMode::Earliest => "everything that the logs hold is read again".to_owned(),
             StartupMode::Latest => {
-                "what is written while the job does not run is not read".to_owned()
+                "what is unread then, or written while the job does not run, is not read".to_owned()
             }
             StartupMode::Timestamp { .. } => {
                 "everything since that instant is read again".to_owned()
@@ -133,10 +131,17 @@ impl JobSpec {
                     "what the sink got after the last commit to the group (every {}) is read again",
                     self.source.commit_every()
                 ),
-                CommitMode::OnCheckpoints | CommitMode::Disabled => {
-                    "this job never moves its group's offsets, so what it has read since they were moved is read again"
-                        .to_owned()
-                }
+                CommitMode::OnCheckpoints | CommitMode::Disabled => format!(
+                    "this job never moves its group's offsets, so what it has read since they were moved is read again; {}",
+                    match self.source.on_missing_group_offset {
+                        PositionPolicy::Earliest =>
+                            "where the group has none, everything that the logs hold is read again (on_missing_group_offset: earliest)",
+                        PositionPolicy::Latest =>
+                            "where the group has none, what is unread then, or written while the job does not run, is not read (on_missing_group_offset: latest)",
+                        PositionPolicy::Fail =>
+                            "where the group has none, the start is refused (on_missing_group_offset: fail)",
+                    }
+                ),
             },
         };
         Some(format!(
@@ -448,7 +453,7 @@ mod tests {
             (
                 json!({"mode": "latest"}),
                 "periodic",
-                "written while the job does not run is not read",
+                "unread then, or written while the job does not run, is not read",
             ),
             (
                 json!({"mode": "timestamp", "timestamp": "2026-11-28T02:00:00Z"}),
@@ -468,7 +473,7 @@ mod tests {
             (
                 json!({"mode": "group-offsets"}),
                 "off",
-                "never moves its group's offsets",
+                "where the group has none, the start is refused",
             ),
         ];
         for (mode, commit, words) in rows {

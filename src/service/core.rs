@@ -25,6 +25,7 @@ use super::{
     oldest_unread::OldestUnread,
     retention::LogStarts,
     series::SeriesLog,
+    without_checkpoints::LastRun,
 };
 use crate::{
     engine::{
@@ -308,6 +309,8 @@ pub(crate) struct JobFacts {
     pub(crate) has_task: bool,
     /// The last start, if it was refused; until the next one.
     pub(crate) refused: Option<RefusedStart>,
+    /// Where the last run ended, if it took no checkpoints.
+    pub(crate) last_run: Option<LastRun>,
 }
 
 /// The live positions of one run at one moment.
@@ -408,6 +411,7 @@ impl JobEntry {
                 series: SeriesLog::default(),
                 has_task: false,
                 refused: None,
+                last_run: None,
             }),
             wake: Notify::new(),
             stop_asked: watch::Sender::new(false),

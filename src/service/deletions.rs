@@ -35,16 +35,25 @@ pub(crate) fn report(
     } else {
         "are kept for 30 days"
     };
+    let its_checkpoints = match checkpoints {
+        0 => "it has no checkpoints".to_owned(),
+        1 => format!(
+            "its checkpoint {}",
+            if request.purge {
+                "goes with it"
+            } else {
+                "is kept for 30 days"
+            }
+        ),
+        _ => format!("its {checkpoints} checkpoints {kept}"),
+    };
     let group_too = match outcome {
         GroupOutcome::Kept => format!("the consumer group {group} stays"),
         GroupOutcome::Deleted => format!("the consumer group {group} goes with it"),
         GroupOutcome::Absent => format!("there is no consumer group {group}"),
     };
     DeleteReport {
-        summary: format!(
-            "job {}: its {checkpoints} checkpoints {kept}; {group_too}",
-            row.name
-        ),
+        summary: format!("job {}: {its_checkpoints}; {group_too}", row.name),
         job: row.name.clone(),
         checkpoints,
         purged: request.purge,

@@ -170,7 +170,9 @@ impl Standing {
                 .flat_map(|status| status.parked.keys().cloned())
                 .collect::<Vec<_>>(),
         );
-        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some();
+        // With checkpoints off the next start goes by the mode, though the run may still take some.
+        let counts = !row.spec.checkpointing().is_off();
+        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some() && counts;
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
             curl: Curl {

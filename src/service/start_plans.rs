@@ -18,7 +18,7 @@ use super::{
     next_steps::{Curl, RefusedStart, choices, with_decision},
     sink_progress::{self, make_sink},
     startup_mode::{mode_effect, refuse_future_start},
-    without_checkpoints,
+    without_checkpoints::{self, Read},
 };
 use crate::{
     engine::{
@@ -34,8 +34,8 @@ use crate::{
         job::{JobSpec, NewPartitions, SourceSpec},
         resolver::{
             BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
-            ProgressKnown, ResolvedStart, RestorableState, SinkFacts, SinkPosition, StartBasis,
-            StartInputs, StartPolicies, StateUse, Warning, needed_facts, resolve_ends,
+            ProgressKnown, ReadBefore, ResolvedStart, RestorableState, SinkFacts, SinkPosition,
+            StartBasis, StartInputs, StartPolicies, StateUse, Warning, needed_facts, resolve_ends,
             resolve_positions,
         },
         start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
@@ -103,6 +103,8 @@ pub(crate) struct StartState {
     pub(crate) left: Option<RestorableState>,
     /// The newest checkpoint that a run without checkpoints has outdated, for a job that takes them again.
     pub(crate) outdated: Option<CheckpointId>,
+    /// What is known of what was read without checkpoints.
+    pub(crate) read: Option<Read>,
     /// The bounded run that a start may go on with.
     pub(crate) run: Option<BoundedRun>,
 }
@@ -128,6 +130,10 @@ impl StartState {
             (None, Checkpointing::On) => without_checkpoints::outdated(core, row.uid).await?,
             (Some(_), _) | (None, Checkpointing::Off) => None,
         };
+        let read = match (&left, row.spec.checkpointing()) {
+            (None, Checkpointing::Off) => without_checkpoints::read_before(core, row).await?,
+            (Some(_), _) | (None, Checkpointing::On) => None,
+        };
         let run = match &row.spec.source.stop_at {
             Some(_) => core.store.bounded_run(row.uid).await?,
             None => None,
@@ -138,6 +144,7 @@ impl StartState {
                 chosen: None,
                 left,
                 outdated,
+                read,
                 run,
             });
         };
@@ -157,6 +164,7 @@ impl StartState {
             // Only the group is moved to it: see `refuse_restore`.
             None if left.is_some() => left.clone(),
             None if newest.is_none() => {
+                without_checkpoints::refuse_restore(&row.name, &row.spec, from)?;
                 return Err(ServiceError::new(
                     Code::CheckpointNotFound,
                     format!("job {} has no completed checkpoint", row.name),
@@ -170,6 +178,7 @@ impl StartState {
             chosen,
             left,
             outdated,
+            read,
             run,
         })
     }
@@ -322,6 +331,15 @@ impl<'a> StartQuestion<'a> {
                 Checkpointing::On => StateUse::Counts,
                 Checkpointing::Off => StateUse::Off {
                     left: self.state.left.as_ref(),
+                    read: self
+                        .state
+                        .read
+                        .as_ref()
+                        .map_or_else(ReadBefore::default, |read| ReadBefore {
+                            positions: read.positions.as_ref(),
+                            group_tells: read.committed,
+                            missing_is_decided: request.on_missing_group_offset.is_some(),
+                        }),
                 },
             },
             chosen: self.state.chosen.as_ref(),
@@ -659,7 +677,13 @@ impl Service {
         };
         let next = if row.running.is_some() {
             vec![NextStep {
-                why: "stop the job first; its last checkpoint makes another plan".to_owned(),
+                why: match row.spec.checkpointing() {
+                    Checkpointing::On => {
+                        "stop the job first; its last checkpoint makes another plan"
+                    }
+                    Checkpointing::Off => "stop the job first; until then it reads on",
+                }
+                .to_owned(),
                 curl: curl.stop(),
             }]
         } else if plan.resolved.blockers.is_empty() {

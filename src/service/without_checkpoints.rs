@@ -9,16 +9,17 @@ use crate::{
         checkpoint::{CheckpointStatus, GroupCommit, GroupCommitStatus},
         code::Code,
         commit_mode::{Checkpointing, CommitMode},
-        ids::{CheckpointId, JobName, JobUid},
+        ids::{CheckpointId, JobName, JobUid, LeaseEpoch},
         job::JobSpec,
-        offset::Offset,
+        job_status::JobStatus,
+        offset::{Offset, PartitionOffsets},
         resolver::{ResolvedStart, Warning},
         skip::SkipRequest,
         start::{StartFrom, StopCheckpoint},
         startup_mode::{OffsetsByTopic, StartupMode},
         views::{CheckpointReport, OffsetsTotals, PartitionOffsetsView},
     },
-    store::CheckpointFilter,
+    store::{CheckpointFilter, JobRow},
 };
 
 /// The reason in the place of a number that only a checkpoint has.
@@ -148,6 +149,68 @@ pub(crate) async fn outdated(core: &Core, job: JobUid) -> Result<Option<Checkpoi
     };
     let newest = core.store.checkpoints(job, &newest).await?.pop();
     Ok(newest.map(|newest| newest.id))
+}
+
+/// How far a job without checkpoints has read, as far as anybody knows.
+#[derive(Debug, Clone)]
+pub(crate) struct Read {
+    /// Where its run stands or stood; `None` if another server had it last.
+    pub(crate) positions: Option<PartitionOffsets>,
+    /// Whether its last run committed to the group.
+    pub(crate) committed: bool,
+}
+
+/// What this server knows of where a run without checkpoints came to.
+#[derive(Debug, Clone)]
+pub(crate) struct LastRun {
+    /// The lease that it had: another owner may have read on since.
+    epoch: LeaseEpoch,
+    positions: PartitionOffsets,
+}
+
+impl LastRun {
+    /// Takes it from a run, with what an earlier one has said of partitions that this one does not read.
+    pub(crate) fn of(status: &JobStatus, earlier: Option<Self>) -> Self {
+        let mut positions = earlier.map(|run| run.positions).unwrap_or_default();
+        let reached = status.partitions.iter();
+        positions.extend(
+            reached.filter_map(|(partition, live)| Some((partition.clone(), live.position?))),
+        );
+        Self {
+            epoch: status.epoch,
+            positions,
+        }
+    }
+}
+
+/// How far a job has read whose last run took no checkpoints; `None` if it took some, or if there was none.
+pub(crate) async fn read_before(core: &Core, row: &JobRow) -> Result<Option<Read>> {
+    let last = core.store.attempts(row.uid, 1, None).await?.pop();
+    let Some(last) = last.filter(|last| last.without_checkpoints.is_some()) else {
+        return Ok(None);
+    };
+    let known = {
+        let job = core.job(&row.name).await?;
+        let facts = job.shared();
+        let ended = facts.last_run.clone();
+        match &facts.run {
+            Some(run) if facts.spec().checkpointing().is_off() => {
+                Some(LastRun::of(&run.status(), ended))
+            }
+            Some(_) | None => ended,
+        }
+    };
+    let positions = known
+        .filter(|run| run.epoch == last.epoch && !run.positions.is_empty())
+        .map(|run| run.positions);
+    let ran = row
+        .running
+        .as_ref()
+        .map_or(&row.spec, |running| &running.spec);
+    Ok(Some(Read {
+        positions,
+        committed: ran.commit_mode() == CommitMode::KafkaPeriodic,
+    }))
 }
 
 /// What a start says of it.

@@ -742,7 +742,12 @@ impl JobTask {
             // Another partition came to a record of its own. Its position is covered, and the next start comes to it.
             return;
         }
-        tracing::error!(error = %error, "a record cannot be processed; a last checkpoint is taken before it");
+        let before_it = if self.run.spec.checkpointing().is_off() {
+            "what lies before it goes to the sink"
+        } else {
+            "a last checkpoint is taken before it"
+        };
+        tracing::error!(error = %error, "a record cannot be processed; {before_it}");
         self.blocked = Some(error);
         if self.stopping.is_none() {
             self.fail_after_checkpoint();

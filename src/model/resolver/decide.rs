@@ -8,6 +8,7 @@ use super::{
     blockers::Blockers,
     movement::Movement,
     place::{Placed, Wanted},
+    without_checkpoints,
 };
 use crate::model::{
     checkpoint::CheckpointPosition,
@@ -498,6 +499,9 @@ impl<'a> Resolution<'a> {
     ) -> Wanted {
         match facts.group_offset {
             Some(offset) => Wanted::at(offset, reason),
+            None if without_checkpoints::begins_as_new(self.inputs, partition, facts) => {
+                Wanted::Earliest(StartReason::NewSinceCheckpoint)
+            }
             None => self.by_policy(
                 partition,
                 self.inputs.policies.on_missing_group_offset,
@@ -621,7 +625,9 @@ impl<'a> Resolution<'a> {
     /// nothing was ever promised: without a checkpoint, or while it waits for its first position.
     fn read_up_to(&self, partition: &TopicPartition, facts: &PartitionFacts) -> Option<Offset> {
         let left = self.inputs.state_use.left();
-        let state = self.inputs.state.or(left)?;
+        let Some(state) = self.inputs.state.or(left) else {
+            return without_checkpoints::read_up_to(self.inputs, partition, facts);
+        };
         let nothing = facts.bounds.map(|bounds| bounds.earliest);
         let Some(held) = state.positions.get(partition) else {
             return nothing;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Named, StartInputs};
+use super::{Named, StartInputs, without_checkpoints};
 use crate::model::{
     checkpoint::CheckpointPosition,
     code::Code,
@@ -264,7 +264,9 @@ pub fn needed_facts<'a>(inputs: &StartInputs<'a>, now_ms: i64) -> NeededFacts<'a
     };
     let mode_counts = startup_mode_may_count(inputs);
     NeededFacts {
-        group_offsets: intent_needs_group || (mode_counts && mode_needs_group),
+        group_offsets: intent_needs_group
+            || (mode_counts && mode_needs_group)
+            || without_checkpoints::needs_group(inputs),
         by_intent,
         by_mode: by_mode.filter(|_| mode_counts),
         covered: inputs.covered,

@@ -45,7 +45,7 @@ pub use plan::{
     Blocker, PlanTotals, PlannedParking, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown,
     ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
-pub use without_checkpoints::StateUse;
+pub use without_checkpoints::{ReadBefore, StateUse};
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,8 @@ pub enum StartReason {
     Checkpoint,
     /// The sink holds more than the checkpoint says: its own progress counts.
     SinkProgress,
-    /// The partition appeared after the checkpoint: earliest, whatever the startup mode.
+    /// The partition appeared after the checkpoint, or without checkpoints after the last run: earliest, whatever the startup
+    /// mode.
     NewSinceCheckpoint,
     /// First offset of the log.
     StartupEarliest,
@@ -99,7 +100,8 @@ pub struct PlannedPartition {
     pub to_read: Option<i64>,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,
-    /// Unread offsets that will be passed over; 0 without a checkpoint, where nothing was promised.
+    /// Unread offsets that will be passed over. Without a checkpoint they are counted from where the last run stood; 0 where
+    /// that is not known.
     pub skipped: i64,
     /// Unread offsets that the log no longer has.
     pub lost: i64,

@@ -11,7 +11,7 @@ use crate::model::{
     errors_spec::Block,
     ids::CheckpointId,
     job::PositionPolicy,
-    offset::Offset,
+    offset::{Offset, PartitionOffsets},
     parked::ParkedPartition,
     start::StartRequest,
     topic::{TopicId, TopicPartition},
@@ -51,6 +51,10 @@ struct World {
     facts: BrokerFacts,
     /// Whether checkpoints are off; `state` is then what is left of an earlier time.
     off: bool,
+    /// What the last run without checkpoints has read.
+    read: PartitionOffsets,
+    /// Whether it committed.
+    group_tells: bool,
 }
 
 impl World {
@@ -69,6 +73,8 @@ impl World {
             parks_others: false,
             facts: BrokerFacts::default(),
             off: false,
+            read: PartitionOffsets::new(),
+            group_tells: false,
         };
         world.facts.partitions.insert(orders(0), facts());
         world
@@ -152,6 +158,11 @@ impl World {
             state_use: if self.off {
                 StateUse::Off {
                     left: self.state.as_ref(),
+                    read: ReadBefore {
+                        positions: Some(&self.read).filter(|read| !read.is_empty()),
+                        group_tells: self.group_tells,
+                        missing_is_decided: false,
+                    },
                 }
             } else {
                 StateUse::Counts

@@ -2,15 +2,24 @@
 //!
 //! Such a job has no state, so rule 4 decides, always. The one thing to be careful about is the first start after checkpoints
 //! were turned off: the newest one is set aside by it. It is kept, it is named, and it still says what was read: where the
-//! startup mode would pass over records behind it, the start needs an explicit `from`. (A later start cannot tell any more what
-//! was read, and checkpoints that are turned on again begin without state: what was set aside is never gone on from silently.)
+//! startup mode would pass over records behind it, the start needs an explicit `from`. (Checkpoints that are turned on again
+//! begin without state: what was set aside is never gone on from silently.)
+//!
+//! Later starts rest on nothing that was kept. What they pass over and read again is counted all the same, from where the last
+//! run stood as far as this server or the group can tell.
 
 use serde_json::{Map, Value, json};
 
 use super::{
-    Blocker, PlannedPartition, RestorableState, StartInputs, StartReason, Warning, blockers::list,
+    Blocker, PartitionFacts, PlannedPartition, RestorableState, StartInputs, StartReason, Warning,
+    blockers::list,
 };
-use crate::model::{code::Code, startup_mode::OffsetsByTopic, topic::TopicPartition};
+use crate::model::{
+    code::Code,
+    offset::{Offset, PartitionOffsets},
+    startup_mode::OffsetsByTopic,
+    topic::TopicPartition,
+};
 
 /// Most positions of the checkpoint that a choice holds; a start from more is written by the caller.
 const POSITIONS_IN_A_CHOICE: usize = 200;
@@ -24,7 +33,80 @@ pub enum StateUse<'a> {
     Off {
         /// That checkpoint.
         left: Option<&'a RestorableState>,
+        /// What is known of what was read since.
+        read: ReadBefore<'a>,
     },
+}
+
+/// What is known of what a job without checkpoints has read. It decides nothing but where a new partition begins; by it is
+/// counted what a start passes over and reads again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadBefore<'a> {
+    /// Where its run stands or stood, as the server knows that has it or had it last.
+    pub positions: Option<&'a PartitionOffsets>,
+    /// Whether its last run committed to the group, so that the group's offsets tell it where the positions do not.
+    pub group_tells: bool,
+    /// Whether the caller himself says what becomes of partitions without an offset of the group.
+    pub missing_is_decided: bool,
+}
+
+/// Up to where a partition was read by a run without checkpoints; `None` where that is not known.
+pub(super) fn read_up_to(
+    inputs: &StartInputs<'_>,
+    partition: &TopicPartition,
+    facts: &PartitionFacts,
+) -> Option<Offset> {
+    let before = inputs.state_use.read_before()?;
+    let position = before.positions.and_then(|all| all.get(partition).copied());
+    let committed = facts.group_offset.filter(|_| before.group_tells);
+    position.or(committed).or_else(|| {
+        facts
+            .bounds
+            .map(|bounds| bounds.earliest)
+            .filter(|_| is_new(inputs, partition, facts))
+    })
+}
+
+/// Whether the group has to be asked how far the last run came, because nobody else knows.
+pub(super) fn needs_group(inputs: &StartInputs<'_>) -> bool {
+    let before = inputs.state_use.read_before();
+    before.is_some_and(|before| before.group_tells && before.positions.is_none())
+}
+
+/// Whether a partition has appeared after the last run: the run knew others of its topic, and not this one. Records may have
+/// been written before it was noticed, so it begins at its first one, as under a checkpoint that lacks it.
+pub(super) fn is_new(
+    inputs: &StartInputs<'_>,
+    partition: &TopicPartition,
+    facts: &PartitionFacts,
+) -> bool {
+    let Some(before) = inputs.state_use.read_before() else {
+        return false;
+    };
+    let was_read = |other: &TopicPartition| {
+        let has_position = before.positions.is_some_and(|all| all.contains_key(other));
+        let of_group = inputs.facts.partitions.get(other);
+        let has_offset = of_group.is_some_and(|facts| facts.group_offset.is_some());
+        has_position || (before.group_tells && has_offset)
+    };
+    let mut others = inputs.facts.partitions.keys();
+    facts.group_offset.is_none()
+        && !was_read(partition)
+        && others.any(|other| other.topic == partition.topic && was_read(other))
+}
+
+/// Whether a new partition begins at its first record although the group has no offset of it.
+pub(super) fn begins_as_new(
+    inputs: &StartInputs<'_>,
+    partition: &TopicPartition,
+    facts: &PartitionFacts,
+) -> bool {
+    let is_decided = inputs
+        .state_use
+        .read_before()
+        .is_none_or(|before| before.missing_is_decided);
+    let is_named = inputs.is_one_shot() && inputs.covers(partition);
+    !is_decided && !is_named && is_new(inputs, partition, facts)
 }
 
 impl<'a> StateUse<'a> {
@@ -33,7 +115,15 @@ impl<'a> StateUse<'a> {
     pub fn left(&self) -> Option<&'a RestorableState> {
         match self {
             Self::Counts => None,
-            Self::Off { left } => *left,
+            Self::Off { left, .. } => *left,
+        }
+    }
+
+    /// What is known of what was read, where no checkpoint says it.
+    pub(super) fn read_before(&self) -> Option<&ReadBefore<'a>> {
+        match self {
+            Self::Off { left: None, read } => Some(read),
+            Self::Counts | Self::Off { .. } => None,
         }
     }
 

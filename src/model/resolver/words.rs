@@ -43,7 +43,17 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
         text.push_str(&format!("{others} checkpoint {id}"));
     }
     // Without a checkpoint, and where the caller says where to begin, every partition begins anew, and the sentence says so.
-    let may_resume = resolved.basis == StartBasis::Checkpoint || inputs.covered.is_some();
+    let may_resume = resolved.basis == StartBasis::Checkpoint
+        || (inputs.covered.is_some() && !inputs.state_use.is_off());
+    if inputs.state_use.is_off() {
+        let new = beginning(resolved, StartReason::NewSinceCheckpoint);
+        if !new.is_empty() {
+            text.push_str(&format!(
+                "; new, so from the first record: {}",
+                blockers::list(&new)
+            ));
+        }
+    }
     for (reason, one, many) in ANEW {
         let names = beginning(resolved, *reason);
         let why = if names.len() == 1 { one } else { many };

@@ -19,7 +19,7 @@ use crate::{
         job_status::JobFailure,
         restart::{CrashLoop, Decision},
     },
-    service::monitor::refresh_checkpoint,
+    service::{monitor::refresh_checkpoint, without_checkpoints::LastRun},
     store::{AttemptEnd, NeverBegun},
 };
 
@@ -229,6 +229,13 @@ impl JobTask {
             let status = run.status();
             self.ended_run = Some((status.records, status.bytes));
             self.ran_for = self.run_since.elapsed();
+            let mut facts = self.job.shared();
+            let earlier = facts.last_run.take();
+            facts.last_run = facts
+                .spec()
+                .checkpointing()
+                .is_off()
+                .then(|| LastRun::of(&status, earlier));
         }
         self.sink = None;
         self.following.abort_all();

@@ -465,6 +465,7 @@ impl Server {
                         // The simulated job takes checkpoints.
                         left: None,
                         outdated: None,
+                        read: None,
                         run,
                     };
                 }

@@ -9,7 +9,7 @@ use super::{Scene, earliest, with};
 use crate::support::{
     client::Problem,
     kafka::Kafka,
-    producer::Load,
+    producer::{Load, Producer},
     server::{Output, TestServer},
     wait::{SOON, eventually},
 };
@@ -467,4 +467,91 @@ fn a_run_keeps_to_what_it_began_with() {
         (&json!("on"), &json!("ON_CHECKPOINTS"))
     );
     assert_eq!(scene.job.checkpoint()["status"], "completed");
+}
+
+/// What a start passes over is counted from where the run stood, and again from the group after the server was killed.
+#[test]
+fn a_start_at_the_end_says_what_it_passes_over() {
+    let mut scene = Scene::new("off-latest", 1);
+    let spec = with(
+        off(&scene, "100ms"),
+        "/startup_mode",
+        json!({"mode": "latest"}),
+    );
+    scene.job.put_spec(&spec);
+    scene.job.start(&json!({}));
+    scene.produce(0, 5);
+    scene.await_exactly(0, &[(0, 0..5)]);
+    await_group(&scene, &[(0, 5)]);
+    stop(&scene);
+    scene.produce(0, 7);
+    let plan = scene.job.plan();
+    assert_eq!(plan.body["totals"]["skipped"], 7, "{:#}", plan.body);
+    scene.server.kill();
+    scene.server.boot();
+    let report = scene.job.start(&json!({}));
+    assert_eq!(report["skipped"], 7, "{report:#}");
+}
+
+/// With commits off and no offset of the group the policy decides at each start, which says so and counts.
+#[test]
+fn a_missing_group_offset_says_what_it_passes_over() {
+    let scene = Scene::new("off-missing", 1);
+    let spec = with(
+        scene.spec(&json!({"mode": "group-offsets"})),
+        "/checkpoint/interval",
+        Value::Null,
+    );
+    let spec = with(spec, "/source/on_missing_group_offset", json!("latest"));
+    let applied = scene
+        .job
+        .put_spec(&with(spec, "/source/commit_to_group", json!("off")));
+    let said = applied["warnings"].to_string();
+    assert!(said.contains("on_missing_group_offset: latest"), "{said}");
+    scene.job.start(&json!({}));
+    scene.produce(0, 5);
+    scene.await_exactly(0, &[(0, 0..5)]);
+    stop(&scene);
+    scene.produce(0, 7);
+    let report = scene.job.start(&json!({}));
+    assert_eq!(report["skipped"], 7, "{report:#}");
+}
+
+/// A partition that appears while the server is away is read from its first record, whatever is said of a missing offset.
+#[test]
+fn a_partition_that_appears_meanwhile_is_read_whole() {
+    let mut scene = Scene::new("off-appears", 1);
+    let spec = with(
+        off(&scene, "100ms"),
+        "/source/on_missing_group_offset",
+        json!("latest"),
+    );
+    scene.job.put_spec(&spec);
+    scene.job.start(&json!({}));
+    scene.produce(0, 5);
+    scene.await_exactly(0, &[(0, 0..5)]);
+    await_group(&scene, &[(0, 5)]);
+    scene.server.kill();
+    scene.kafka.add_partitions(&scene.name, 2);
+    Producer::new(&scene.kafka).produce(&scene.name, 1, 7);
+    scene.server.boot();
+    scene.server.await_state(&scene.job, "running");
+    scene.await_exactly(0, &[(0, 0..5), (1, 0..7)]);
+}
+
+/// Turned off while it runs, the mode counts at the next start, and nothing says otherwise.
+#[test]
+fn a_mode_that_counts_is_not_called_shadowed() {
+    let scene = Scene::new("off-mode", 1);
+    scene.run(&earliest());
+    let turn_off = json!({
+        "checkpoint": {"interval": null}, "startup_mode": {"mode": "latest"}, "source": {"commit_to_group": "off"},
+    });
+    scene.job.api.patch(&scene.job.at("/spec"), &turn_off);
+    let view = scene.job.view();
+    assert!(
+        !codes(&view["warnings"]).contains(&"startup-mode-shadowed"),
+        "{view:#}"
+    );
+    assert!(!view["next"].to_string().contains("next-start"), "{view:#}");
 }

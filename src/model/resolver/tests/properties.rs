@@ -216,6 +216,8 @@ fn made() -> impl Strategy<Value = Made> {
                 parks_others,
                 facts,
                 off: false,
+                read: PartitionOffsets::new(),
+                group_tells: false,
             };
             Made { world, lookups }.with_every_answer()
         })

@@ -152,3 +152,78 @@ fn once_they_are_on_again_nothing_is_gone_on_from() {
         .resolve();
     assert_eq!(begins(&resolved, 0), (Some(150), StartReason::Checkpoint));
 }
+
+#[test]
+fn later_starts_count_from_where_the_last_run_stood() {
+    let read = |mut world: World, position: Option<i64>, group: Option<i64>| {
+        world
+            .read
+            .extend(position.map(|position| (orders(0), offset(position))));
+        world.group_tells = group.is_some();
+        world.facts_of(0).group_offset = group.map(offset);
+        world
+    };
+    let none = |mut world: World| {
+        world.policies.on_missing_group_offset = Latest;
+        world
+    };
+    // World, offsets passed over, offsets read again.
+    let rows = [
+        (read(off("latest"), Some(130), None), 60, 0),
+        (read(off("latest"), None, Some(140)), 50, 0),
+        (read(off("latest"), Some(150), Some(140)), 40, 0),
+        (read(off("latest"), None, None), 0, 0),
+        (read(off("earliest"), Some(130), None), 0, 30),
+        (read(off("group-offsets"), None, Some(140)), 0, 0),
+        (read(off("group-offsets"), Some(150), Some(140)), 0, 10),
+        (none(read(off("group-offsets"), Some(130), None)), 60, 0),
+        (
+            read(off("latest"), Some(130), None).from(json!({"from": "earliest"})),
+            0,
+            30,
+        ),
+    ];
+    for (world, skipped, replayed) in rows {
+        let resolved = world.resolve();
+        let row = format!("{world:?}");
+        assert_eq!(codes(&resolved), [], "{row}");
+        let totals = resolved.totals;
+        assert_eq!(
+            (totals.skipped, totals.replayed),
+            (skipped, replayed),
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn a_partition_that_appeared_while_the_job_did_not_run_begins_at_its_first_record() {
+    for policy in POLICIES {
+        let mut world = off("group-offsets").partition(1);
+        world.policies.on_missing_group_offset = policy;
+        world.facts_of(0).group_offset = Some(offset(150));
+        // The group of somebody else: the policy decides.
+        let by_policy = StartReason::GroupMissingUsedPolicy;
+        assert_eq!(begins(&world.resolve(), 1).1, by_policy);
+        world.group_tells = true;
+        let resolved = world.resolve();
+        assert_eq!(codes(&resolved), [], "{policy:?}");
+        assert_eq!(
+            begins(&resolved, 1),
+            (Some(100), StartReason::NewSinceCheckpoint)
+        );
+        assert!(
+            resolved
+                .summary
+                .contains("new, so from the first record: orders/1"),
+            "{}",
+            resolved.summary
+        );
+        // One that the last run had read is not new: its offset was deleted.
+        world.read.insert(orders(1), offset(120));
+        assert_eq!(begins(&world.resolve(), 1).1, by_policy);
+    }
+    let mut latest = off("latest").partition(1);
+    latest.read.insert(orders(0), offset(190));
+    assert_eq!(latest.resolve().totals.skipped, 90);
+}
