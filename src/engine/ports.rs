@@ -1,6 +1,10 @@
 //! What the engine needs from the world: the seams at which it is tested.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
@@ -431,6 +435,12 @@ pub trait SinkWriter: Send {
     async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
         let _nothing_to_tell = known;
         std::future::pending().await
+    }
+
+    /// Whether the writer works at what it has taken and has not made durable yet, as it is at any later moment: time in which
+    /// nothing else is to do is the sink's then. `None` for a sink that does everything in its calls.
+    fn flushing(&self) -> Option<Arc<AtomicBool>> {
+        None
     }
 
     /// Makes everything written so far durable, before the checkpoint that covers it completes. `positions` are those of

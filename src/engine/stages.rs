@@ -31,6 +31,7 @@ struct Spent {
     now: Activity,
     since: Instant,
     times: [Duration; Activity::COUNT],
+    flushes: u64,
 }
 
 impl Default for ActivityClock {
@@ -39,6 +40,7 @@ impl Default for ActivityClock {
             now: Activity::Idle,
             since: Instant::now(),
             times: [Duration::ZERO; Activity::COUNT],
+            flushes: 0,
         }))
     }
 }
@@ -66,12 +68,18 @@ impl ActivityClock {
         self.spent().now
     }
 
-    /// What was spent on each activity until now, the one under way included.
-    fn read(&self, now: Instant) -> [Duration; Activity::COUNT] {
+    /// The sink has made everything durable.
+    pub(super) fn flushed(&self) {
+        self.spent().flushes += 1;
+    }
+
+    /// What was spent on each activity until now, the one under way included, and how often the sink has made everything
+    /// durable.
+    fn read(&self, now: Instant) -> ([Duration; Activity::COUNT], u64) {
         let spent = self.spent();
         let mut times = spent.times;
         times[spent.now as usize] += now.saturating_duration_since(spent.since);
-        times
+        (times, spent.flushes)
     }
 }
 
@@ -115,8 +123,10 @@ pub(super) enum Unread {
 /// One reading of a subtask.
 pub(super) struct Reading {
     activities: [Duration; Activity::COUNT],
+    flushes: u64,
     handover_wait: Duration,
     unread: Unread,
+    is_flushing: bool,
 }
 
 impl Reading {
@@ -124,12 +134,16 @@ impl Reading {
         clock: &ActivityClock,
         blocked: &Stopwatch,
         unread: Unread,
+        is_flushing: bool,
         now: Instant,
     ) -> Self {
+        let (activities, flushes) = clock.read(now);
         Self {
-            activities: clock.read(now),
+            activities,
+            flushes,
             handover_wait: blocked.read(now),
             unread,
+            is_flushing,
         }
     }
 }
@@ -157,9 +171,10 @@ impl StageLog {
             for activity in Activity::ALL {
                 let at = activity as usize;
                 let passed = reading.activities[at].saturating_sub(before[at]);
-                stages.add(stage_of(activity, reading.unread), passed);
+                stages.add(stage_of(activity, reading), passed);
             }
             stages.handover_wait = reading.handover_wait;
+            stages.flushes = reading.flushes;
             *before = reading.activities;
         }
         let newest = self.kept.back().map(|(at, _)| *at);
@@ -194,9 +209,11 @@ impl StageLog {
 }
 
 /// Where the time of an activity is counted.
-fn stage_of(activity: Activity, unread: Unread) -> Stage {
+fn stage_of(activity: Activity, reading: &Reading) -> Stage {
     match activity {
-        Activity::Idle => match unread {
+        Activity::Idle => match reading.unread {
+            // All is read, and not all of it written.
+            Unread::Nothing if reading.is_flushing => Stage::SinkFlush,
             Unread::Nothing => Stage::Idle,
             Unread::HeldBack => Stage::Alignment,
             Unread::Records => Stage::FetchWait,
@@ -222,7 +239,7 @@ mod tests {
     fn read(log: &mut StageLog, clock: &ActivityClock, unread: Unread) {
         let now = Instant::now();
         let blocked = Stopwatch::default();
-        log.add(&[Reading::take(clock, &blocked, unread, now)], now);
+        log.add(&[Reading::take(clock, &blocked, unread, false, now)], now);
     }
 
     #[tokio::test(start_paused = true)]
@@ -251,6 +268,31 @@ mod tests {
         assert_eq!(seconds, [5, 2, 7, 0, 0, 0, 8, 1 + 6]);
         assert_eq!(times.total(), 29 * SECOND);
         assert_eq!((report.window, report.lately[0]), (29 * SECOND, times));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_without_anything_to_read_is_the_sinks_as_long_as_it_writes() {
+        let clock = ActivityClock::default();
+        let mut log = StageLog::new(1, Instant::now());
+        let blocked = Stopwatch::default();
+        for (unread, is_flushing) in [
+            (Unread::Nothing, true),
+            (Unread::Records, true),
+            (Unread::Nothing, false),
+        ] {
+            pass(10).await;
+            clock.flushed();
+            let now = Instant::now();
+            log.add(
+                &[Reading::take(&clock, &blocked, unread, is_flushing, now)],
+                now,
+            );
+        }
+        let times = log.report(Instant::now(), DateTime::UNIX_EPOCH).totals[0];
+        for stage in [Stage::SinkFlush, Stage::FetchWait, Stage::Idle] {
+            assert_eq!(times.of(stage), 10 * SECOND, "{stage:?}");
+        }
+        assert_eq!(times.flushes, 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -210,6 +210,8 @@ pub(super) struct SubtaskView {
     /// How long its consumer thread stood with a batch that it did not take.
     pub blocked: Arc<Stopwatch>,
     cut_off: AtomicBool,
+    /// Whether the sink works at what it has taken; `None` where it does everything in its calls.
+    flushing: Mutex<Option<Arc<AtomicBool>>>,
     sink_problem: Mutex<Option<String>>,
 }
 
@@ -225,6 +227,14 @@ impl SubtaskView {
     /// Whether the subtask was ended while the sink had a batch and had not said yes: some of it may have been kept.
     pub(super) fn was_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Relaxed)
+    }
+
+    /// Whether the sink works at what it has taken, or has failed to and tries again.
+    pub(super) fn sink_is_flushing(&self) -> bool {
+        let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        flushing
+            .as_ref()
+            .is_some_and(|flushing| flushing.load(Ordering::Relaxed))
     }
 
     fn set_sink_problem(&self, problem: Option<String>) {
@@ -355,6 +365,11 @@ impl SubtaskTask {
             };
             match opened {
                 Ok(writer) => {
+                    *self
+                        .view
+                        .flushing
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner) = writer.flushing();
                     self.view.set_sink_problem(None);
                     self.view.enter(Activity::Idle);
                     return Ok(Some(writer));
@@ -944,9 +959,11 @@ impl SubtaskTask {
         };
         if outcome.is_ok() {
             self.fetcher.prepared(&positions);
+            self.view.clock.flushed();
             CrashPoint::SinkPrepared.reached();
         }
-        self.view.set_sink_problem(None);
+        // Whatever is done next, the next barrier perhaps, the sink has not got through with it.
+        self.view.set_sink_problem(outcome.as_ref().err().cloned());
         let event = match outcome {
             Ok(()) => SubtaskEvent::Prepared(Prepared {
                 id: barrier.id,

@@ -19,6 +19,8 @@ const SPARE: f64 = 0.2;
 /// The sink takes records without being waited for if this share of the time spent on it, or less, went into giving it
 /// records: all the rest went into checkpoints.
 const TAKES_READILY: f64 = 0.2;
+/// Flushes that take longer than this on average take it for the records and not for themselves: fewer of them would not help.
+const LONG_FLUSH: Duration = Duration::from_secs(5);
 
 /// What a subtask spends its time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +31,7 @@ pub enum Stage {
     Decode = 1,
     /// Waits for the sink to take records.
     SinkWrite = 2,
-    /// Waits for the sink to make everything durable, at a checkpoint.
+    /// Waits for the sink to make everything durable, at a checkpoint, or with nothing else to do.
     SinkFlush = 3,
     /// Takes no records because the last checkpoint of a stop is under way, or the store does not confirm the lease.
     Checkpoint = 4,
@@ -79,6 +81,8 @@ pub struct StageTimes {
     spent: [Duration; Stage::ALL.len()],
     /// How long the fetching thread stood with a batch that the subtask did not take.
     pub handover_wait: Duration,
+    /// How often the sink has made everything durable.
+    pub flushes: u64,
 }
 
 impl StageTimes {
@@ -109,6 +113,7 @@ impl StageTimes {
         Self {
             spent,
             handover_wait: self.handover_wait.saturating_sub(earlier.handover_wait),
+            flushes: self.flushes.saturating_sub(earlier.flushes),
         }
     }
 
@@ -121,8 +126,15 @@ impl StageTimes {
                 sum.add(stage, one.of(stage));
             }
             sum.handover_wait += one.handover_wait;
+            sum.flushes += one.flushes;
         }
         sum
+    }
+
+    /// Whether flushes take long, one that is not over or has not succeeded included.
+    fn has_long_flushes(&self) -> bool {
+        let flushes = u32::try_from(self.flushes).unwrap_or(u32::MAX).max(1);
+        self.of(Stage::SinkFlush) / flushes >= LONG_FLUSH
     }
 
     /// Each with its name, what is measured beside the stages at the end.
@@ -195,7 +207,8 @@ pub struct StageShares {
     pub decode: f64,
     /// Waited until the sink took records; with it the opening of its writer, and the answers to dead letters.
     pub sink_write: f64,
-    /// Waited at checkpoints until the sink had made everything durable.
+    /// Waited until the sink had made everything durable: at checkpoints, and while everything was read and the sink still
+    /// wrote, or tried to.
     pub sink_flush: f64,
     /// Took no records because the last checkpoint of a stop was under way, or the store did not confirm the lease.
     pub checkpoint: f64,
@@ -218,7 +231,7 @@ pub enum BottleneckKind {
     Broker,
     /// It checks values.
     Decode,
-    /// It waits for the sink to take records.
+    /// It waits for the sink to take records, or to get through with those that it has taken.
     Sink,
     /// The sink takes records readily, and the time goes into checkpoints.
     Checkpoint,
@@ -239,6 +252,8 @@ pub struct Held {
     pub subtask: usize,
     /// Its shares.
     pub shares: StageShares,
+    /// Whether the sink takes long to make durable what it has taken.
+    pub long_flushes: bool,
 }
 
 /// Finds what holds a job back in the times of its subtasks; `None` if no time has passed.
@@ -250,21 +265,25 @@ pub fn bottleneck(subtasks: &[StageTimes]) -> Option<Held> {
         .into_iter()
         .enumerate()
         .min_by(|(_, one), (_, other)| one.idle.total_cmp(&other.idle))?;
-    let kind = kind_of(&shares);
+    let long_flushes = subtasks
+        .get(subtask)
+        .is_some_and(StageTimes::has_long_flushes);
     Some(Held {
-        kind,
+        kind: kind_of(&shares, long_flushes),
         subtask,
         shares,
+        long_flushes,
     })
 }
 
-fn kind_of(shares: &StageShares) -> BottleneckKind {
+fn kind_of(shares: &StageShares, long_flushes: bool) -> BottleneckKind {
     if shares.idle >= SPARE {
         return BottleneckKind::None;
     }
     let at_checkpoints = shares.sink_flush + shares.checkpoint;
     let on_sink = shares.sink_write + at_checkpoints;
-    let sink = if shares.sink_write <= on_sink * TAKES_READILY {
+    let of_the_sink = long_flushes && shares.sink_flush >= shares.checkpoint;
+    let sink = if !of_the_sink && shares.sink_write <= on_sink * TAKES_READILY {
         BottleneckKind::Checkpoint
     } else {
         BottleneckKind::Sink
@@ -333,8 +352,16 @@ mod tests {
             (vec![(Idle, 12), (SinkWrite, 48)], BottleneckKind::None),
         ];
         for (parts, kind) in rows {
-            let held = bottleneck(&[times(&parts)]).unwrap();
+            let mut times = times(&parts);
+            times.flushes = 60;
+            let held = bottleneck(&[times]).unwrap();
             assert_eq!(held.kind, kind, "{parts:?}");
+        }
+        // The same time in one long flush, or in none that succeeds, is not the checkpoints'.
+        for flushes in 0..=8 {
+            let mut times = times(&[(SinkWrite, 1), (SinkFlush, 40), (FetchWait, 19)]);
+            times.flushes = flushes;
+            assert_eq!(bottleneck(&[times]).unwrap().kind, BottleneckKind::Sink);
         }
         assert_eq!(bottleneck(&[StageTimes::default()]), None);
         assert_eq!(bottleneck(&[]), None);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::next_steps::Curl;
 use crate::model::{
+    Code,
     duration::HumanDuration,
     job::JobSpec,
     job_status::JobStatus,
@@ -87,6 +88,17 @@ impl Advice<'_> {
             .flatten()
     }
 
+    /// Whether it is limited now; the shares are of the past.
+    fn is_limited(&self) -> bool {
+        let limits = &self.status.limits;
+        limits.records_per_s.is_some() || limits.bytes_per_s.is_some()
+    }
+
+    fn brokers_are_away(&self) -> bool {
+        let mut waiting = self.status.waiting.iter();
+        waiting.any(|waiting| waiting.code == Code::KafkaUnreachable)
+    }
+
     fn summary(&self) -> String {
         let shares = &self.held.shares;
         let of = match self.subtask() {
@@ -103,7 +115,7 @@ impl Advice<'_> {
                 percent(shares.decode)
             ),
             BottleneckKind::Sink => format!(
-                "{} {of} it waited for the sink to take records, and {} for it to make them durable at checkpoints",
+                "{} {of} it waited for the sink to take records, and {} for it to make durable what it had taken",
                 percent(shares.sink_write),
                 percent(shares.sink_flush)
             ),
@@ -111,7 +123,11 @@ impl Advice<'_> {
             BottleneckKind::RateLimit => format!(
                 "{} {of} it had records that its limits held back ({})",
                 percent(shares.rate_limit),
-                self.status.limits
+                if self.is_limited() {
+                    self.status.limits.to_string()
+                } else {
+                    "it has none any more".to_owned()
+                }
             ),
             BottleneckKind::Alignment => format!(
                 "{} {of} it waited although there were unread records in the logs: those of partitions that are held back until the watermarks of the others have come as far",
@@ -128,6 +144,9 @@ impl Advice<'_> {
 
     fn hint(&self) -> Option<String> {
         let hint = match self.held.kind {
+            BottleneckKind::Broker if self.brokers_are_away() => {
+                "The brokers do not answer: see the reason kafka-unreachable in health, at /status. No setting of the job helps."
+            }
             BottleneckKind::Broker => {
                 "Raise parallelism: each subtask has a client of its own, with its own connections. Where brokers are far away, a larger max.partition.fetch.bytes and fetch.max.bytes in source.properties bring more with each answer. If neither helps, the brokers, a quota of theirs or the network are the limit."
             }
@@ -135,6 +154,9 @@ impl Advice<'_> {
                 "Raise parallelism: each subtask checks on a thread of its own, as long as there are processors and partitions. With source.format bytes nothing is checked."
             }
             BottleneckKind::Sink => match self.spec.sink {
+                SinkSpec::Postgres(_) if self.held.long_flushes => {
+                    "The target takes long for the rows, and a larger checkpoint.interval does not help. Look at it first: locks, triggers, indexes, its disk. A smaller sink.batch.max_rows makes shorter transactions, so that none runs into the time limit of a statement (60 s); a higher parallelism writes over several connections, each for its own partitions."
+                }
                 SinkSpec::Postgres(_) => {
                     "Look at the target first: locks, triggers, indexes, its disk. A larger sink.batch.max_rows makes fewer transactions; a higher parallelism writes over several connections, each for its own partitions."
                 }
@@ -148,6 +170,9 @@ impl Advice<'_> {
             }
             BottleneckKind::Checkpoint => {
                 "Raise checkpoint.interval: each checkpoint waits until the sink has made everything durable, and takes no records meanwhile. If the time that one takes (last_checkpoint, phases) grows with it, the sink is too slow and not the checkpoints too many."
+            }
+            BottleneckKind::RateLimit if !self.is_limited() => {
+                "Nothing is to be done: the limits were taken away meanwhile, and what they held back before passes out of view within a minute."
             }
             BottleneckKind::RateLimit => {
                 "Raise the limits, or set them to null; that counts at once, without a restart."
@@ -163,6 +188,7 @@ impl Advice<'_> {
     fn settings(&self) -> Vec<String> {
         let limits = &self.status.limits;
         let pointers: Vec<&str> = match self.held.kind {
+            BottleneckKind::Broker if self.brokers_are_away() => Vec::new(),
             BottleneckKind::Broker => vec![
                 "/parallelism",
                 "/source/properties/max.partition.fetch.bytes",
@@ -195,6 +221,8 @@ impl Advice<'_> {
 
     fn next(&self) -> Vec<NextStep> {
         match self.held.kind {
+            BottleneckKind::Broker if self.brokers_are_away() => Vec::new(),
+            BottleneckKind::RateLimit if !self.is_limited() => Vec::new(),
             BottleneckKind::Broker | BottleneckKind::Decode => self.more_subtasks(),
             BottleneckKind::Sink => match self.spec.sink {
                 SinkSpec::Postgres(_) => self.more_subtasks(),

@@ -23,7 +23,14 @@ impl JobTask {
         let subtasks = self.subtasks.iter().zip(unread);
         let readings: Vec<Reading> = subtasks
             .map(|(subtask, unread)| {
-                Reading::take(&subtask.view.clock, &subtask.view.blocked, unread, now)
+                let view = &subtask.view;
+                Reading::take(
+                    &view.clock,
+                    &view.blocked,
+                    unread,
+                    view.sink_is_flushing(),
+                    now,
+                )
             })
             .collect();
         self.stage_log.add(&readings, now);

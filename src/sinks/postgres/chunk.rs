@@ -66,12 +66,6 @@ impl Chunk {
         }
     }
 
-    /// The rows in pieces of a bounded length; one empty piece if there is none.
-    pub(super) fn pieces(&self, max_rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (rows, step) = (self.rows.len(), max_rows.max(1));
-        (0..rows.div_ceil(step).max(1)).map(move |piece| piece * step..rows.min((piece + 1) * step))
-    }
-
     /// Where partitions stand behind some rows. Behind the last row of all that is where the chunk ends; before that, behind
     /// the records themselves.
     pub(super) fn ends_of(&self, rows: &Range<usize>) -> PartitionOffsets {

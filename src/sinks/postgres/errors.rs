@@ -18,6 +18,8 @@ const PASSING: [&str; 11] = [
     "57P0",  // the server ends, has crashed, starts up, or ended an idle session
     "58",    // the server's own input and output
 ];
+/// The statement was cancelled, by its time-out or by somebody.
+const CANCELLED: &str = "57014";
 /// The database was dropped: inside `57P0`, and it will not come back by waiting.
 const DATABASE_DROPPED: &str = "57P04";
 /// SQLSTATEs, and prefixes, that a whole statement mostly gets whatever its rows are. Some types' input functions raise them
@@ -38,6 +40,8 @@ const DETAIL_BYTES: usize = 300;
 pub(super) enum Trouble {
     /// It is away or busy: the same is tried again.
     Away(String),
+    /// It did not get through with the rows in time: fewer of them are tried.
+    TooSlow(String),
     /// It refused a statement with rows: one of them may be to blame.
     Rows(Refusal),
     /// It would refuse the same again.
@@ -97,6 +101,9 @@ impl Trouble {
     /// Classifies the error of a statement that writes rows into the table `target`.
     pub(super) fn of_rows(target: &str, error: &sqlx::Error) -> Self {
         let text = describe(error);
+        if sqlstate(error).as_deref() == Some(CANCELLED) {
+            return Self::TooSlow(format!("write to {target}: {text}"));
+        }
         if passes(error) {
             return Self::Away(format!("write to {target}: {text}"));
         }
@@ -109,7 +116,7 @@ impl Trouble {
     /// As the callers of a sink hear it.
     pub(super) fn into_error(self) -> SinkError {
         match self {
-            Self::Away(text) => SinkError::away(text),
+            Self::Away(text) | Self::TooSlow(text) => SinkError::away(text),
             Self::Rows(refusal) => SinkError::refused(refusal.text),
             Self::Refused(error) => error,
         }

@@ -3,19 +3,23 @@
 //! It is the only one that waits for the database, so a writer's future can be dropped at any time without tearing a
 //! conversation, and rows are encoded while earlier ones are on their way. What passes by waiting is tried again here, with
 //! the same rows, for ever; whether an attempt whose answer was lost took place is read from the target before anything is
-//! written again. What does not pass ends the task, and the writer tells of it.
+//! written again. A transaction that takes too long is made smaller. What does not pass ends the task, and the writer tells
+//! of it.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use sqlx::PgConnection;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
     Target,
     chunk::Chunk,
     errors::{Refusal, Trouble, mismatch},
     ledger::{Claim, Found, Step},
-    session::{COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline},
+    pace::Pace,
+    session::{
+        ATTEMPT_WITHIN, COMMIT_WITHIN, LOCKS_WITHIN, answered_within, close, send, within_deadline,
+    },
     slot::{Slot, Work},
 };
 use crate::{
@@ -40,11 +44,15 @@ pub(super) struct Flusher {
     connection: Option<PgConnection>,
     /// Where the partitions stand in the target.
     positions: BTreeMap<TopicPartition, SinkPosition>,
+    /// How many rows the next transaction has.
+    pace: Pace,
 }
 
 /// How one attempt at rows ended.
 enum Written {
     Yes,
+    /// It took too long; the next one is to have fewer rows.
+    TooSlow,
     /// The target refused the statement.
     Refused(Refusal),
 }
@@ -60,6 +68,7 @@ enum Probe<'a> {
 impl Flusher {
     pub(super) fn new(target: Arc<Target>, claim: Claim, slot: Arc<Slot>) -> Self {
         Self {
+            pace: Pace::new(target.max_rows),
             target,
             claim,
             slot,
@@ -135,13 +144,33 @@ impl Flusher {
     }
 
     async fn flush(&mut self, chunk: Chunk) -> Result<(), SinkError> {
-        for piece in chunk.pieces(self.target.max_rows) {
-            if let Written::Refused(refusal) = self.write(&chunk, &piece).await? {
-                return Err(self.blame(&chunk, piece, refusal).await?);
-            }
+        let all = 0..chunk.rows.len();
+        if let Some((piece, refusal)) = self.write_rows(&chunk, all).await? {
+            return Err(self.blame(&chunk, piece, refusal).await?);
         }
         self.slot.recycle(chunk);
         Ok(())
+    }
+
+    /// Writes rows in as many transactions as the pace asks for, and one if there are none. Answers the piece that the target
+    /// refuses, if it does.
+    async fn write_rows(
+        &mut self,
+        chunk: &Chunk,
+        rows: Range<usize>,
+    ) -> Result<Option<(Range<usize>, Refusal)>, SinkError> {
+        let mut begin = rows.start;
+        loop {
+            let piece = begin..rows.end.min(begin + self.pace.rows());
+            match self.write(chunk, &piece).await? {
+                Written::Yes => begin = piece.end,
+                Written::TooSlow => continue,
+                Written::Refused(refusal) => return Ok(Some((piece, refusal))),
+            }
+            if begin >= rows.end {
+                return Ok(None);
+            }
+        }
     }
 
     /// Writes rows and progress in one transaction, again and again until it is known to have taken place or cannot.
@@ -154,10 +183,22 @@ impl Flusher {
         // Whether a COMMIT was sent whose answer is not known.
         let mut in_doubt = false;
         loop {
+            let began = Instant::now();
             let attempt = self.try_write(chunk, rows, &steps, &mut in_doubt).await;
             match attempt {
-                Ok(()) => break,
+                Ok(()) => {
+                    self.pace.took(rows.len(), began.elapsed());
+                    break;
+                }
                 Err(Trouble::Rows(refusal)) => return Ok(Written::Refused(refusal)),
+                Err(Trouble::TooSlow(text)) => {
+                    let text = format!("{text}; {}", self.pace.too_slow(rows.len()));
+                    self.wait_out(Trouble::TooSlow(text), &mut attempts).await?;
+                    // Other steps could not tell what became of a COMMIT of these.
+                    if !in_doubt && rows.len() > 1 {
+                        return Ok(Written::TooSlow);
+                    }
+                }
                 Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
             }
         }
@@ -168,6 +209,7 @@ impl Flusher {
             };
             self.positions.insert(step.partition, position);
         }
+        self.slot.works();
         Ok(Written::Yes)
     }
 
@@ -213,10 +255,22 @@ impl Flusher {
                 }
                 Found::Before => *in_doubt = false,
             }
-            within_deadline(target.write(&mut connection, chunk, rows)).await?;
+            let written = timeout(ATTEMPT_WITHIN, target.write(&mut connection, chunk, rows)).await;
+            written.unwrap_or_else(|_elapsed| {
+                Err(Trouble::TooSlow(format!(
+                    "write to {}: no answer within {} s",
+                    target.table,
+                    ATTEMPT_WITHIN.as_secs()
+                )))
+            })?;
             CrashPoint::BeforeSinkCommitted.reached();
             *in_doubt = true;
-            answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await?;
+            let committed = answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await;
+            if let Err(Trouble::TooSlow(_)) = committed {
+                // A constraint that is checked at the end was cancelled: that was an answer.
+                *in_doubt = false;
+            }
+            committed?;
             CrashPoint::SinkCommitted.reached();
             *in_doubt = false;
             Ok(())
@@ -241,7 +295,7 @@ impl Flusher {
         while refused - accepted > 1 {
             let middle = accepted + (refused - accepted) / 2;
             match self.probe(chunk, &(piece.start..middle)).await? {
-                Written::Yes => accepted = middle,
+                Written::Yes | Written::TooSlow => accepted = middle,
                 Written::Refused(other) => (refused, refusal) = (middle, other),
             }
         }
@@ -253,7 +307,7 @@ impl Flusher {
             return Ok(fault);
         }
         if accepted > piece.start
-            && let Written::Refused(refusal) = self.write(chunk, &(piece.start..accepted)).await?
+            && let Some((_, refusal)) = self.write_rows(chunk, piece.start..accepted).await?
         {
             // It was accepted a moment ago: the table has changed meanwhile.
             return Ok(self.target.fault(&refusal));
@@ -352,7 +406,7 @@ impl Flusher {
             Err(Trouble::Rows(_)) => answered_within(LOCKS_WITHIN, rollback(&mut connection))
                 .await
                 .is_ok(),
-            Err(Trouble::Away(_) | Trouble::Refused(_)) => false,
+            Err(Trouble::Away(_) | Trouble::TooSlow(_) | Trouble::Refused(_)) => false,
         };
         if is_usable {
             self.connection = Some(connection);
@@ -373,7 +427,7 @@ impl Flusher {
         trouble: Trouble,
         attempts: &mut Attempts,
     ) -> Result<(), SinkError> {
-        let Trouble::Away(text) = trouble else {
+        let (Trouble::Away(text) | Trouble::TooSlow(text)) = trouble else {
             return Err(trouble.into_error());
         };
         if let Some(pause) = attempts.next_pause() {

@@ -22,6 +22,7 @@ mod errors;
 mod flusher;
 mod ledger;
 pub mod mapping;
+mod pace;
 mod session;
 mod slot;
 mod writer;

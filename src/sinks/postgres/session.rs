@@ -27,10 +27,13 @@ pub(super) const LOCKS_WITHIN: Duration = Duration::from_secs(15);
 pub(super) const COMMIT_WITHIN: Duration = Duration::from_secs(10);
 /// Limits that the server enforces, in milliseconds: a statement, a lock, a session that holds locks and says nothing (its
 /// process is frozen or unreachable, and a successor waits for its lock), a client that acknowledges no packets.
-const STATEMENT_MS: u32 = 60_000;
+pub(super) const STATEMENT_MS: u64 = 60_000;
 const LOCK_MS: u32 = 5_000;
 const IDLE_IN_TRANSACTION_MS: u32 = 10_000;
 const TCP_USER_TIMEOUT_MS: u32 = 10_000;
+/// How often a server looks whether its client is still there while a statement runs. A writer that ends in the middle of
+/// one closes its connection, and without this the server would finish the statement first, with the claim locked.
+const CLIENT_CHECK_MS: u32 = 1_000;
 
 /// A target database, by its connection's name in the server's file.
 #[derive(Clone)]
@@ -146,7 +149,8 @@ pub(super) async fn send(
 /// Begins a transaction and sets its limits: statements for the front of a message. Their rows have one column, or none.
 ///
 /// `synchronous_commit` is only raised: a database that commits without waiting for its disk would forget rows that a
-/// completed checkpoint counts on, and one that waits for a standby goes on to do so. Notices are not sent, because nobody
+/// completed checkpoint counts on, and one that waits for a standby goes on to do so. Servers look after their clients from
+/// version 14 on, and not on every system, where setting it would be an error. Notices are not sent, because nobody
 /// reads them while rows are on their way, and both sides would wait for each other.
 pub(super) fn begin() -> String {
     format!(
@@ -156,6 +160,8 @@ pub(super) fn begin() -> String {
          SET LOCAL idle_in_transaction_session_timeout = {IDLE_IN_TRANSACTION_MS};
          SET LOCAL tcp_user_timeout = {TCP_USER_TIMEOUT_MS};
          SET LOCAL client_min_messages = error;
+         SELECT set_config('client_connection_check_interval', '{CLIENT_CHECK_MS}', true)
+           WHERE current_setting('client_connection_check_interval', true) IS NOT NULL AND version() LIKE '%linux%';
          SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off';"
     )
 }

@@ -4,7 +4,10 @@
 //! who does; whoever was woken looks at the state again.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -37,6 +40,8 @@ pub(super) struct Slot {
     state: Mutex<State>,
     flusher: Notify,
     writer: Notify,
+    /// Whether the flusher has rows that are not in the target yet.
+    flushing: Arc<AtomicBool>,
     /// How empty rows look.
     empty: Rows,
     max_rows: usize,
@@ -56,6 +61,8 @@ struct State {
     in_flight: bool,
     /// What the target said when it last failed for a reason that passes; `None` when it works.
     trouble: Option<String>,
+    /// How many attempts have failed that were told of.
+    failed: u64,
     /// Whether a writer was told of it.
     told: bool,
     /// Why the flusher has ended.
@@ -73,6 +80,7 @@ impl Slot {
             assign: None,
             in_flight: false,
             trouble: None,
+            failed: 0,
             told: false,
             failure: None,
             ending: false,
@@ -81,6 +89,7 @@ impl Slot {
             state: Mutex::new(state),
             flusher: Notify::new(),
             writer: Notify::new(),
+            flushing: Arc::default(),
             empty,
             max_rows,
             linger,
@@ -156,15 +165,24 @@ impl Slot {
         self.flusher.notify_one();
     }
 
-    /// Waits until the flusher has done all there is to do.
+    /// Whether the flusher has rows that are not in the target yet; goes on to say so.
+    pub(super) fn flushing(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flushing)
+    }
+
+    /// Waits until the flusher has done all there is to do. A trouble that was there before is not told again: what counts
+    /// is how the next attempt ends.
     ///
     /// # Errors
     /// The flusher's trouble, whether it passes or not.
     pub(super) async fn settled(&self) -> Result<(), SinkError> {
+        let known = self.state().failed;
         loop {
             {
                 let state = self.state();
-                state.check()?;
+                if state.failure.is_some() || state.failed > known {
+                    state.check()?;
+                }
                 if state.is_settled() {
                     return Ok(());
                 }
@@ -221,6 +239,7 @@ impl Slot {
             state.since = None;
             state.flush_now = false;
             state.in_flight = true;
+            self.flushing.store(true, Ordering::Relaxed);
             self.writer.notify_one();
             return (Work::Flush(chunk), None);
         }
@@ -244,9 +263,15 @@ impl Slot {
 
     /// What was taken is done.
     pub(super) fn done(&self) {
-        let mut state = self.state();
-        state.in_flight = false;
-        if state.trouble.take().is_some() {
+        self.state().in_flight = false;
+        self.flushing.store(false, Ordering::Relaxed);
+        self.works();
+    }
+
+    /// The target took something.
+    pub(super) fn works(&self) {
+        let was_in_trouble = self.state().trouble.take().is_some();
+        if was_in_trouble {
             tracing::info!("the target works again");
         }
         self.writer.notify_one();
@@ -256,15 +281,17 @@ impl Slot {
     pub(super) fn set_trouble(&self, trouble: String) {
         let mut state = self.state();
         if state.trouble.is_none() {
-            tracing::warn!(trouble, "the target is away; waiting for it");
+            tracing::warn!(trouble, "the target does not take the rows; trying again");
         }
         state.trouble = Some(trouble);
+        state.failed += 1;
         self.writer.notify_one();
     }
 
     /// What was taken will never be done.
     pub(super) fn fail(&self, error: SinkError) {
         self.state().failure = Some(error);
+        self.flushing.store(false, Ordering::Relaxed);
         self.writer.notify_one();
     }
 

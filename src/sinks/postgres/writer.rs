@@ -1,6 +1,9 @@
 //! A subtask's writer: encodes records into the chunk that its flusher takes. It never talks to the database itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::{task::JoinSet, time::timeout};
@@ -70,6 +73,10 @@ impl SinkWriter for PostgresWriter {
 
     async fn troubled(&mut self, known: Option<&str>) -> Result<(), SinkError> {
         self.slot.troubled(known).await
+    }
+
+    fn flushing(&self) -> Option<Arc<AtomicBool>> {
+        Some(self.slot.flushing())
     }
 
     async fn prepare(

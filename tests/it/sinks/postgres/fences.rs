@@ -7,6 +7,33 @@ fn code(outcome: Result<(), SinkError>) -> Code {
 }
 
 #[tokio::test]
+async fn a_writer_that_ends_in_the_middle_of_a_statement_does_not_keep_its_successor_waiting() {
+    let world = World::new().await;
+    world
+        .run(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN PERFORM pg_sleep(50); RETURN NEW; END $$;
+             CREATE TRIGGER slow BEFORE INSERT ON orders FOR EACH ROW EXECUTE FUNCTION slow()",
+        )
+        .await;
+    let sink = world.sink(new_job(), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1)]).await;
+    writer.write(&batch(records(0, 0..3))).await.unwrap();
+    let sleeping = "SELECT count(*) FROM pg_stat_activity \
+                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    until("the statement runs", async || {
+        world.number(sleeping).await == 1
+    })
+    .await;
+    writer.abort().await;
+    writer.close().await;
+    // It waits for the claim's lock for a few seconds only; the statement would go on for longer.
+    let found = sink.recover(LeaseEpoch(2)).await.unwrap();
+    assert_eq!(found, progress(&[(0, 0, 1)]));
+    assert_eq!(world.number(sleeping).await, 0);
+}
+
+#[tokio::test]
 async fn a_former_owner_writes_nothing() {
     let world = World::new().await;
     let job = new_job();

@@ -224,6 +224,66 @@ async fn a_deadlock_is_tried_again() {
     writer.close().await;
 }
 
+#[tokio::test]
+async fn a_transaction_that_is_cancelled_for_its_size_is_made_smaller_until_it_gets_through() {
+    let world = World::new().await;
+    // A statement that ran into its time limit, without the minute that takes.
+    world
+        .run(
+            "CREATE FUNCTION too_many() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN
+                 IF (SELECT count(*) FROM new_rows) > 100 THEN
+                   RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014';
+                 END IF;
+                 RETURN NULL;
+               END $$;
+             CREATE TRIGGER too_many AFTER INSERT ON orders REFERENCING NEW TABLE AS new_rows
+               FOR EACH STATEMENT EXECUTE FUNCTION too_many()",
+        )
+        .await;
+    let sink = world.sink(new_job(), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1)]).await;
+    writer.write(&batch(records(0, 0..900))).await.unwrap();
+    prepare(&mut writer, &[(0, 900)]).await;
+    assert_eq!(world.offsets(0).await, (0..900).collect::<Vec<_>>());
+    assert_eq!(sink.progress().await.unwrap(), progress(&[(0, 900, 1)]));
+    writer.close().await;
+}
+
+#[tokio::test]
+async fn a_target_that_takes_no_row_in_time_names_the_setting_and_a_checkpoint_waits_for_the_next_attempt()
+ {
+    let world = World::new().await;
+    world
+        .run(
+            "CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = '57014'; END $$;
+             CREATE TRIGGER never BEFORE INSERT ON orders FOR EACH STATEMENT EXECUTE FUNCTION never()",
+        )
+        .await;
+    let sink = world.sink(new_job(), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1)]).await;
+    writer.write(&batch(records(0, 0..1))).await.unwrap();
+    let mut told = Vec::new();
+    let began = std::time::Instant::now();
+    for _ in 0..4 {
+        let error = writer
+            .prepare(CheckpointId(2), &positions(&[(0, 1)]))
+            .await
+            .unwrap_err();
+        assert_eq!(error.class, ErrorClass::Infrastructure);
+        told.push(error.detail);
+    }
+    assert!(told[0].contains("sink.batch.max_rows"), "{told:?}");
+    // Each of them heard of another attempt: the pauses between these are 0.1 s and more.
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
+    world.run("DROP TRIGGER never ON orders").await;
+    prepare(&mut writer, &[(0, 1)]).await;
+    assert_eq!(world.offsets(0).await, [0]);
+    writer.close().await;
+}
+
 /// The target's address, and its URL with another one in it.
 fn through(url: &str, address: &str) -> (String, String) {
     let (front, rest) = url.split_once('@').unwrap();
