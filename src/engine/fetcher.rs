@@ -157,6 +157,14 @@ impl Fetcher {
         self.event_time = Some(event_time);
     }
 
+    /// Waits until the job task has looked, where a partition may be too far ahead of the others. May be dropped and called
+    /// again.
+    pub(super) async fn looked_at(&mut self) {
+        if let Some(event_time) = &mut self.event_time {
+            event_time.looked_at().await;
+        }
+    }
+
     /// Ends partitions before these offsets: nothing at or behind them is ever given on.
     pub(super) fn end_at(&mut self, ends: PartitionOffsets) {
         self.ends = ends;
@@ -467,7 +475,7 @@ impl Fetcher {
             let Some(state) = self.states.get_mut(&*run.partition) else {
                 continue;
             };
-            if let Some(event_time) = &self.event_time {
+            if let Some(event_time) = &mut self.event_time {
                 let furthest = state.furthest.get();
                 let mut records = run.records.clone();
                 let first_new =

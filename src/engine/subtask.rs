@@ -508,10 +508,13 @@ impl SubtaskTask {
             Some(_) => Activity::RateLimit,
             None => Activity::Idle,
         });
-        let released = async {
+        let fetcher = &mut self.fetcher;
+        let (limit, batches) = (&self.limit, &mut self.batches);
+        let taken = async {
+            fetcher.looked_at().await;
             match held {
-                Some((batch, _)) => self.limit.take(batch).await,
-                None => std::future::pending().await,
+                Some((batch, _)) => Next::Release(limit.take(batch).await),
+                None => Next::Fetched(batches.next().await),
             }
         };
         tokio::select! {
@@ -528,8 +531,7 @@ impl SubtaskTask {
             () = realigned, if is_aligned => Next::Align,
             // Before a batch: a sink that has refused a record takes no other.
             outcome = writer.troubled(shown.as_deref()) => Next::Sink(outcome),
-            records = released, if open && held.is_some() => Next::Release(records),
-            fetched = self.batches.next(), if open && held.is_none() => Next::Fetched(fetched),
+            taken = taken, if open => taken,
         }
     }
 

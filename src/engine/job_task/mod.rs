@@ -328,6 +328,7 @@ impl JobTask {
                 Some(done) = job.background.join_next() => job.on_background(done),
                 () = tokio::time::sleep_until(deadline) => job.on_deadline(),
                 _ = tick.tick() => job.on_tick(),
+                () = watermarks::JobEventTime::look_due(job.event_time.as_ref()) => job.look_at_event_time(),
             }
         }
         job.close().await

@@ -33,12 +33,19 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the answer may take.
 const ANSWER: Duration = Duration::from_secs(20);
 
+/// Least time between two looks, however often one is due.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// And so many times what the last one took: a look is at every partition, and must not be what the job does.
+const LOOK_SHARE: u32 = 20;
+
 /// What a job that keeps event time has for that.
 pub(super) struct JobEventTime {
     watermarks: Watermarks,
     source: TimestampSource,
     aligns: bool,
     shared: Arc<SharedWatermark>,
+    /// When the next look may be.
+    look_from: Instant,
     asked: Option<Instant>,
     asking: bool,
 }
@@ -46,11 +53,13 @@ pub(super) struct JobEventTime {
 impl JobEventTime {
     pub(super) fn of(spec: &JobSpec) -> Option<Self> {
         let watermark = spec.watermark.as_ref()?;
+        let aligns = watermark.alignment.is_some();
         Some(Self {
             watermarks: Watermarks::new(watermark, spec.parallelism),
             source: watermark.timestamp.clone(),
-            aligns: watermark.alignment.is_some(),
-            shared: Arc::default(),
+            aligns,
+            shared: Arc::new(SharedWatermark::new(aligns)),
+            look_from: Instant::now(),
             asked: None,
             asking: false,
         })
@@ -59,6 +68,16 @@ impl JobEventTime {
     /// What a subtask needs to find and note time stamps.
     pub(super) fn for_subtask(&self) -> EventTime {
         EventTime::new(self.source.clone(), Arc::clone(&self.shared))
+    }
+
+    /// Waits until alignment needs a look before its time. May be dropped and called again.
+    pub(super) async fn look_due(of_job: Option<&Self>) {
+        let Some(time) = of_job.filter(|time| time.aligns) else {
+            return std::future::pending().await;
+        };
+        // First the pause: nothing that is due may be forgotten where this is dropped.
+        tokio::time::sleep_until(time.look_from).await;
+        time.shared.due().await;
     }
 
     /// What the status shows.
@@ -135,35 +154,42 @@ impl JobTask {
         self.publish();
     }
 
-    fn look_at_event_time(&mut self) {
+    pub(super) fn look_at_event_time(&mut self) {
         if self.event_time.is_none() {
             return;
         }
+        let began = Instant::now();
         let (subtasks, partitions) = (self.subtasks_seen(), self.partitions_seen());
         if let Some(time) = &mut self.event_time {
-            time.watermarks.see(Instant::now(), &subtasks, partitions);
+            time.watermarks.see(began, &subtasks, partitions);
         }
         self.tell_event_time();
+        if let Some(time) = &mut self.event_time {
+            let ended = Instant::now();
+            let pause = ended.saturating_duration_since(began) * LOOK_SHARE;
+            time.look_from = ended + pause.max(LOOK_AGAIN);
+        }
     }
 
     fn tell_event_time(&self) {
         let Some(time) = &self.event_time else {
             return;
         };
-        time.shared.set(time.watermarks.watermark());
-        if !time.aligns {
-            return;
+        if time.aligns {
+            let paused = Arc::new(time.watermarks.paused());
+            for wanted in self.subtasks.iter().filter_map(|one| one.paused.as_ref()) {
+                wanted.send_if_modified(|now| {
+                    let differs = *now != paused;
+                    if differs {
+                        *now = Arc::clone(&paused);
+                    }
+                    differs
+                });
+            }
         }
-        let paused = Arc::new(time.watermarks.paused());
-        for wanted in self.subtasks.iter().filter_map(|one| one.paused.as_ref()) {
-            wanted.send_if_modified(|now| {
-                let differs = *now != paused;
-                if differs {
-                    *now = Arc::clone(&paused);
-                }
-                differs
-            });
-        }
+        // Behind that: who waited for this look finds what is to be held back.
+        time.shared
+            .set(time.watermarks.watermark(), time.watermarks.allowed());
     }
 
     fn subtasks_seen(&self) -> Vec<SubtaskSeen> {

@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use tokio::sync::{Notify, watch};
+
 use super::timestamps::timestamp_of;
 use crate::model::{record::ConsumerRecord, watermark::TimestampSource};
 
@@ -49,23 +51,58 @@ impl EventTimes {
     }
 }
 
-/// The job's watermark, for those who count what is late.
+/// What the job task tells the subtasks of the job's event time, and how they wake it.
 #[derive(Debug)]
-pub(in crate::engine) struct SharedWatermark(AtomicI64);
-
-impl Default for SharedWatermark {
-    fn default() -> Self {
-        Self(AtomicI64::new(NONE))
-    }
+pub(in crate::engine) struct SharedWatermark {
+    /// For those who count what is late.
+    watermark: AtomicI64,
+    /// The greatest time stamp that alignment allows.
+    allowed: AtomicI64,
+    /// Whether alignment wants to hear of first records.
+    aligns: bool,
+    /// A partition is ahead of what is allowed, or has shown its first record: a look is due at once.
+    due: Notify,
+    /// How many looks there were.
+    looks: watch::Sender<u64>,
 }
 
 impl SharedWatermark {
-    pub(in crate::engine) fn set(&self, watermark: Option<i64>) {
-        self.0.store(watermark.unwrap_or(NONE), Ordering::Relaxed);
+    pub(in crate::engine) fn new(aligns: bool) -> Self {
+        Self {
+            watermark: AtomicI64::new(NONE),
+            allowed: AtomicI64::new(i64::MAX),
+            aligns,
+            due: Notify::new(),
+            looks: watch::Sender::new(0),
+        }
+    }
+
+    /// Tells the watermark, and the greatest time stamp that alignment allows. Who is too far ahead was told before.
+    pub(in crate::engine) fn set(&self, watermark: Option<i64>, allowed: Option<i64>) {
+        self.watermark
+            .store(watermark.unwrap_or(NONE), Ordering::Relaxed);
+        self.allowed
+            .store(allowed.unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.looks.send_modify(|looks| *looks += 1);
     }
 
     fn get(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
+        self.watermark.load(Ordering::Relaxed)
+    }
+
+    /// A partition went from one greatest time stamp to another. Answers whether it is further ahead than was allowed at the
+    /// last look.
+    fn moved(&self, before: i64, now: i64) -> bool {
+        let is_ahead = now > self.allowed.load(Ordering::Relaxed);
+        if self.aligns && (is_ahead || before == NONE) {
+            self.due.notify_one();
+        }
+        is_ahead
+    }
+
+    /// Waits until a look is due before its time. May be dropped and called again.
+    pub(in crate::engine) async fn due(&self) {
+        self.due.notified().await;
     }
 }
 
@@ -75,20 +112,38 @@ pub(in crate::engine) struct EventTime {
     job: Arc<SharedWatermark>,
     /// Time stamps of the batch at hand, by the index of the record.
     stamps: Vec<i64>,
+    /// Looks at the event time of the job.
+    looks: watch::Receiver<u64>,
+    /// How many there were when a partition went further ahead than was allowed.
+    ahead_at: Option<u64>,
 }
 
 impl EventTime {
     pub(in crate::engine) fn new(source: TimestampSource, job: Arc<SharedWatermark>) -> Self {
+        let looks = job.looks.subscribe();
         Self {
             source,
             job,
             stamps: Vec::new(),
+            looks,
+            ahead_at: None,
         }
     }
 
     /// Whether finding a time stamp takes the value apart, and so finds what is wrong with a JSON document, too.
     pub(in crate::engine) fn reads_values(&self) -> bool {
         matches!(self.source, TimestampSource::Field(_))
+    }
+
+    /// Waits for the next look if a partition is further ahead than was allowed at the last one: nothing more is to be taken
+    /// before it is known whether it is held back. May be dropped and called again.
+    pub(in crate::engine) async fn looked_at(&mut self) {
+        let Some(ahead_at) = self.ahead_at else {
+            return;
+        };
+        // An error: the job task is gone, and ends this subtask.
+        let _looked = self.looks.wait_for(|looks| *looks > ahead_at).await;
+        self.ahead_at = None;
     }
 
     /// Finds the time stamp of one record.
@@ -111,7 +166,7 @@ impl EventTime {
     /// Notes records that the sink has taken. Of these the ones before `first_new` were given to it before, and are not
     /// counted as late a second time.
     pub(in crate::engine) fn note(
-        &self,
+        &mut self,
         times: &EventTimes,
         records: Range<usize>,
         first_new: usize,
@@ -128,7 +183,10 @@ impl EventTime {
             .iter()
             .filter(|stamp| **stamp <= watermark)
             .count();
-        times.greatest.fetch_max(*greatest, Ordering::Relaxed);
+        let before = times.greatest.fetch_max(*greatest, Ordering::Relaxed);
+        if self.job.moved(before, *greatest) {
+            self.ahead_at = Some(*self.looks.borrow());
+        }
         if late > 0 {
             times.late.fetch_add(late as u64, Ordering::Relaxed);
         }
@@ -144,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_is_at_or_below_the_watermark_is_late_once() {
-        let job = Arc::new(SharedWatermark::default());
+        let job = Arc::new(SharedWatermark::new(false));
         let mut event_time = EventTime::new(TimestampSource::Record, Arc::clone(&job));
         let times = EventTimes::default();
         assert_eq!(times.greatest(), None);
@@ -162,7 +220,7 @@ mod tests {
             (times.greatest(), times.records(), times.late()),
             (Some(9), 4, 0)
         );
-        job.set(Some(4));
+        job.set(Some(4), None);
         event_time.note(&times, 2..6, 2);
         assert_eq!((times.records(), times.late()), (8, 2));
         // Read again: only the last one is new.
@@ -171,5 +229,34 @@ mod tests {
         event_time.note(&times, 3..3, 3);
         event_time.note(&times, 0..99, 0);
         assert_eq!((times.greatest(), times.records()), (Some(9), 12));
+    }
+
+    /// A permit is there at once when it is due, and no other is left behind.
+    #[tokio::test]
+    async fn who_is_ahead_or_new_makes_a_look_due_and_nobody_else() {
+        let is_due = |job: &SharedWatermark| {
+            let due = job.due();
+            tokio::pin!(due);
+            futures_util::FutureExt::now_or_never(due).is_some()
+        };
+        let job = SharedWatermark::new(true);
+        job.set(None, Some(10));
+        assert!(!is_due(&job));
+        for (before, now, wanted) in [
+            (NONE, 3, true),
+            (3, 10, false),
+            (10, 11, true),
+            (11, 4, false),
+        ] {
+            job.moved(before, now);
+            assert_eq!(
+                (is_due(&job), is_due(&job)),
+                (wanted, false),
+                "{before} to {now}"
+            );
+        }
+        let off = SharedWatermark::new(false);
+        off.moved(NONE, i64::MAX);
+        assert!(!is_due(&off));
     }
 }

@@ -28,7 +28,9 @@
 //! * **Alignment** holds back who is further than `max_drift` ahead of the least one of all that are being read, and lets go
 //!   within half of that: a partition that is left loses what the client has fetched ahead (as librdkafka's own `pause` does,
 //!   its issue 1775), so it must not go to and fro. The least one is never held back, so somebody always reads; who is held back
-//!   is not idle and counts in the least one, who is idle or parked does not (FLINK-25982, FLINK-31632, FLINK-32496).
+//!   is not idle and counts in the least one, who is idle or parked does not (FLINK-25982, FLINK-31632, FLINK-32496). A subtask
+//!   that has given too much of a partition to its sink takes nothing more until the job task has looked, which is then due at
+//!   once: how far somebody comes too far is a matter of batches, not of time.
 //!
 //! Nothing of it is part of a checkpoint: after a start nothing is known of any partition, as in Flink. A job without
 //! `watermark` in its spec has none of these parts.

@@ -111,6 +111,8 @@ pub(in crate::engine) struct Watermarks {
     delay: i64,
     idle_after: Option<Duration>,
     drift: Option<i64>,
+    /// The least watermark of those that alignment compares.
+    least: Option<i64>,
     partitions: BTreeMap<TopicPartition, State>,
     subtasks: Vec<(Option<SubtaskSeen>, Output)>,
     job: Output,
@@ -129,6 +131,7 @@ impl Watermarks {
             drift: spec
                 .alignment
                 .map(|alignment| HumanDuration::as_millis(alignment.max_drift)),
+            least: None,
             partitions: BTreeMap::new(),
             subtasks: (0..subtasks).map(|_| (None, idle)).collect(),
             job: idle,
@@ -240,6 +243,7 @@ impl Watermarks {
     fn align(&mut self, drift: i64) {
         let aligned = self.partitions.values().filter(|state| state.is_aligned());
         let least = aligned.filter_map(|state| state.watermark).min();
+        self.least = least;
         for state in self.partitions.values_mut() {
             let ahead = match (state.watermark, least) {
                 (Some(watermark), Some(least)) if state.is_aligned() => {
@@ -258,6 +262,12 @@ impl Watermarks {
     /// The job's watermark.
     pub(in crate::engine) fn watermark(&self) -> Option<i64> {
         self.job.watermark
+    }
+
+    /// The greatest time stamp of a partition that is not too far ahead; `None` where nobody is compared.
+    pub(in crate::engine) fn allowed(&self) -> Option<i64> {
+        let ahead = self.least?.saturating_add(self.drift?);
+        Some(ahead.saturating_add(self.delay).saturating_add(1))
     }
 
     /// Partitions that are to be held back.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::{
     Scene, earliest,
     parked::await_parked,
+    stages::{await_bottleneck, share},
     warehouse::{Lock, Warehouse},
     with,
 };
@@ -128,8 +129,8 @@ fn aligned(idle_after: &str) -> Value {
     json!({"strategy": "monotonous", "idle_after": idle_after, "alignment": {"max_drift": "10s"}})
 }
 
-/// FLINK-32496, FLINK-31632, FLINK-25982: alignment and idleness together once stopped a job for ever. And confluentinc/librdkafka
-/// 2190: where a partition goes on is exact.
+/// FLINK-32496, FLINK-31632, FLINK-25982: alignment and idleness together once stopped a job for ever. FLINK-40475: a watermark
+/// stood still when an idle input came back. And confluentinc/librdkafka 2190: where a partition goes on is exact.
 #[test]
 fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence() {
     let scene = Scene::new("event-time-aligned", 2);
@@ -200,7 +201,11 @@ fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence
     let shown = scene.await_watermark("1 is back", |shown| shown["late_records"] == 1);
     assert!(stands_at(t + 499_999)(&shown), "{shown:#}");
     scene.stamp(1, [t + 600_000]);
-    scene.stamp(0, [t + 600_000]);
+    scene.await_watermark("it waits for 0", |shown| {
+        shown["held_by"]["partition"] == 0 && stands_at(t + 499_999)(shown)
+    });
+    scene.stamp(0, [t + 700_000]);
+    scene.await_watermark("the least of both counts again", stands_at(t + 599_999));
     scene.await_exactly(0, &[(0, 0..20_503), (1, 0..sent + 3)]);
     let view = scene.job.view();
     assert_eq!(view["redelivered"], 0, "{view:#}");
@@ -230,6 +235,54 @@ fn partitions_are_held_together_over_two_subtasks_and_flow_again_after_a_silence
         scene.name
     );
     assert!(!page.contains(&series), "{page}");
+}
+
+/// One partition waits for another: that is what the job's time goes into; and it stops within the batches that are on their way
+/// when it comes too far, however fast it is read.
+#[test]
+fn who_waits_for_another_partition_is_said_and_is_ahead_by_little_more_than_is_allowed() {
+    const DRIFT: i64 = 10_000;
+    const ROUND: i64 = 40_000;
+    const END: i64 = 6 * ROUND;
+    /// The batch with which it is too far ahead, those in the slot, in the thread's hand and in its client's, and one to spare.
+    const ON_THEIR_WAY: i64 = 5_000;
+    let scene = Scene::new("event-time-ahead", 2);
+    let spec = with(scene.spec(&earliest()), "/watermark", aligned("1h"));
+    let spec = with(spec, "/sink", json!({"type": "blackhole"}));
+    scene.job.put_spec(&spec);
+    let t = base();
+    // One record for each millisecond, so that an offset is a time. What comes once it is held back is read from the broker as
+    // fast as can be, each time that it is let go.
+    scene.stamp(1, [t]);
+    scene.stamp(0, (0..2 * DRIFT).map(|n| t + n));
+    scene.job.start(&json!({}));
+    let zero = json!([{"topic": scene.name, "partition": 0}]);
+    scene.await_watermark("0 is held back", |shown| shown["paused_partitions"] == zero);
+    scene.stamp(0, (2 * DRIFT..END).map(|n| t + n));
+    for at in [ROUND, 2 * ROUND, 3 * ROUND, 4 * ROUND] {
+        scene.stamp(1, [t + at]);
+        scene.await_watermark("1 moves", stands_at(t + at - 1));
+        let (mut last, mut looks) = (None, 0);
+        let position = eventually("0 stands", SOON, || {
+            let position = scene.job.offsets().row(0).position;
+            looks = if position == last { looks + 1 } else { 0 };
+            last = position;
+            let is_held = scene.job.view()["watermark"]["paused_partitions"] == zero;
+            match position {
+                Some(position) if is_held && position >= at + DRIFT && looks > 8 => Ok(position),
+                other => Err(format!("{other:?}, held back: {is_held}")),
+            }
+        });
+        let ahead = position - at - DRIFT;
+        assert!(ahead <= ON_THEIR_WAY, "{ahead} records at {at}");
+    }
+    let view = await_bottleneck(&scene.job, "alignment");
+    assert!(share(&view, "alignment") > 0.5, "{view:#}");
+    let settings = json!(["/watermark/alignment/max_drift", "/watermark/idle_after"]);
+    assert_eq!(view["bottleneck"]["settings"], settings, "{view:#}");
+    scene.stamp(1, [t + END]);
+    scene.await_positions(&[(0, END), (1, 6)]);
+    assert_eq!(scene.job.view()["redelivered"], 0);
 }
 
 /// FLINK-39728: a partition that has ended while it is to be held back is no fault, and the run comes to its end.

@@ -32,7 +32,7 @@ const STAGES: [&str; 8] = [
 ];
 
 /// Waits until the job says what holds it back, checks that the shares add up, and answers its view.
-fn await_bottleneck(job: &Job, kind: &str) -> Value {
+pub(super) fn await_bottleneck(job: &Job, kind: &str) -> Value {
     let view = eventually(
         &format!("{} is held back by {kind}", job.path),
         WATCHED,
@@ -56,7 +56,7 @@ fn await_bottleneck(job: &Job, kind: &str) -> Value {
     view
 }
 
-fn share(view: &Value, stage: &str) -> f64 {
+pub(super) fn share(view: &Value, stage: &str) -> f64 {
     view["stages"]["shares"][stage].as_f64().expect("a share")
 }
 
