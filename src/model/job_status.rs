@@ -65,7 +65,7 @@ pub struct JobStatus {
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     /// Records that could not be processed and were left out in this run.
     pub bad_records: BadRecordCounters,
-    /// Positions in this run that their logs did not hold and that were moved as the spec says.
+    /// Positions that their logs did not hold and that were moved as the spec says, by the start of this run or in it.
     pub positions_moved: u64,
     /// How far event time has come; `None` for a job that keeps none.
     pub watermark: Option<JobWatermark>,

@@ -882,6 +882,7 @@ mod tests {
             replayed: 0,
             skipped: 0,
             lost: 0,
+            outside: None,
             topic_id: Some(TopicId("a".into())),
             sink: (number == 0).then(|| sink_at(50, 3)),
             kept: None,

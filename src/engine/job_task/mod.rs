@@ -392,7 +392,7 @@ impl JobTask {
             left_out: left_out::LeftOutLog::default(),
             bounds_asked: None,
             asking_bounds: false,
-            moved: 0,
+            moved: out_of_range::moved_by_the_start(&run),
             skips: Vec::new(),
             partitions,
             committer: None,

@@ -18,19 +18,31 @@ use tokio::time::Instant;
 
 use super::{Background, JobTask};
 use crate::{
-    engine::{error::KafkaError, parked::Decided, pending_positions::Pending},
+    engine::{error::KafkaError, job_handle::JobRun, parked::Decided, pending_positions::Pending},
     model::{
         code::Code,
         event::EventKind,
         job::PositionPolicy,
         parked::{LostRange, LostSide},
-        resolver::LogBounds,
+        resolver::{LogBounds, StartReason},
         topic::TopicPartition,
     },
 };
 
 /// How often the brokers are asked until they answer.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// How many positions the start has moved because their logs did not hold them.
+pub(super) fn moved_by_the_start(run: &JobRun) -> u64 {
+    let moved = run.reasons.iter().filter(|(partition, reason)| {
+        let is_moved = matches!(
+            reason,
+            StartReason::BelowEarliest | StartReason::BeyondLatest
+        );
+        is_moved && !run.parked.contains_key(partition)
+    });
+    moved.count() as u64
+}
 
 impl JobTask {
     /// Whether a partition is parked because its log does not hold its position.

@@ -16,6 +16,7 @@ use crate::model::{
     ids::CheckpointId,
     job::PositionPolicy,
     offset::Offset,
+    parked::LostRange,
     start::StartFrom,
     startup_mode::{OffsetsByTopic, StartupMode},
     topic::{TopicId, TopicPartition},
@@ -574,6 +575,9 @@ impl<'a> Resolution<'a> {
             replayed: 0,
             skipped: 0,
             lost: 0,
+            outside: placed
+                .asked
+                .and_then(|asked| LostRange::between(Offset::new(asked.max(0))?, &bounds?)),
             topic_id: facts
                 .topic_id
                 .clone()
@@ -614,7 +618,7 @@ impl<'a> Resolution<'a> {
     ) -> Movement {
         match (self.read_up_to(partition, facts), placed.asked) {
             (Some(read), _) => Movement::between(read, placed.start_at, facts.bounds),
-            (None, Some(asked)) => Movement::of_first_read(asked, facts.bounds),
+            (None, Some(asked)) => Movement::of_first_read(asked, placed.start_at, facts.bounds),
             (None, None) => Movement::default(),
         }
     }

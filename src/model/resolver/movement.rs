@@ -39,11 +39,20 @@ impl Movement {
         }
     }
 
-    /// A start that nothing was read before: lost is what was asked for and is gone. Offsets below 0 never were.
-    pub(super) fn of_first_read(asked: i64, bounds: Option<LogBounds>) -> Self {
-        let lost = bounds.map_or(0, |bounds| bounds.earliest.get() - asked.max(0));
+    /// A start that nothing was read before, and whose log does not hold what was asked for: lost is what is gone of that,
+    /// skipped what is not. Offsets below 0 never were.
+    pub(super) fn of_first_read(
+        asked: i64,
+        start: Option<Offset>,
+        bounds: Option<LogBounds>,
+    ) -> Self {
+        let Some(bounds) = bounds else {
+            return Self::default();
+        };
+        let first_unread = bounds.earliest.get().max(asked);
         Self {
-            lost: lost.max(0),
+            lost: (bounds.earliest.get() - asked.max(0)).max(0),
+            skipped: start.map_or(0, |start| (start.get() - first_unread).max(0)),
             ..Self::default()
         }
     }

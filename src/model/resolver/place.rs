@@ -46,7 +46,7 @@ pub(super) struct Placed {
     pub(super) start_at: Option<Offset>,
     pub(super) reason: StartReason,
     pub(super) position_id: Option<CheckpointId>,
-    /// The number that lay below the log's beginning.
+    /// The number that lay outside of the log.
     pub(super) asked: Option<i64>,
 }
 
@@ -173,7 +173,7 @@ impl Resolution<'_> {
             Wanted::At { .. } | Wanted::Blocked(_) => None,
         };
         Placed {
-            asked: is_below.then_some(number),
+            asked: Some(number),
             ..Placed::new(start_at, reason)
         }
     }

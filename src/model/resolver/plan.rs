@@ -100,11 +100,14 @@ pub struct PlannedPartition {
     pub to_read: Option<i64>,
     /// Offsets that were read already and will be read again.
     pub replayed: i64,
-    /// Unread offsets that will be passed over. Without a checkpoint they are counted from where the last run stood; 0 where
-    /// that is not known.
+    /// Unread offsets that will be passed over. Without a checkpoint they are counted from where the last run stood, or from
+    /// the position that was asked for if the log does not hold it; 0 where that is not known.
     pub skipped: i64,
     /// Unread offsets that the log no longer has.
     pub lost: i64,
+    /// The offsets between the position that is wanted and the log, where that does not hold it and `on_out_of_range` decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<LostRange>,
     /// The topic's id; the stored one where the brokers do not tell it, so that the next start can still compare.
     pub topic_id: Option<TopicId>,
     /// Where the sink stands, by its own word; `null` where it keeps no progress or none of this partition that counts.

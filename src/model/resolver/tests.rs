@@ -1194,12 +1194,19 @@ fn the_numbers_where_the_checkpoint_has_no_position() {
 #[test]
 fn what_was_asked_for_and_is_gone_is_lost_also_without_a_checkpoint() {
     for mode in ["group-offsets", "specific-offsets"] {
-        for (policy, to_read) in [(Fail, None), (Earliest, Some(90)), (Latest, Some(0))] {
+        for (policy, skipped, to_read) in [
+            (Fail, 0, None),
+            (Earliest, 0, Some(90)),
+            (Latest, 90, Some(0)),
+        ] {
             let mut world = World::new().mode(mode_named(mode, 40)).policy(policy);
             // With the mode `specific-offsets` the group's offset is not what counts.
             world.facts_of(0).group_offset =
                 Offset::new(if mode == "group-offsets" { 40 } else { 20 });
-            assert_eq!(numbers(&world.resolve(), 0), (0, 0, 60, to_read), "{mode}");
+            let resolved = world.resolve();
+            assert_eq!(numbers(&resolved, 0), (0, skipped, 60, to_read), "{mode}");
+            let outside = of(&resolved, 0).outside.expect("a range");
+            assert_eq!((outside.from.get(), outside.to.get()), (40, 100));
         }
     }
 }

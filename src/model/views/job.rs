@@ -258,7 +258,7 @@ pub struct JobView {
     pub redelivered: Option<u64>,
     /// Records that could not be processed and were left out in this run; `null` when it does not run.
     pub bad_records: Option<BadRecordCounters>,
-    /// Positions that their logs did not hold and that were moved in this run; `null` when it does not run.
+    /// Positions that their logs did not hold and that were moved by the start of this run or in it; `null` when it does not run.
     pub positions_moved: Option<u64>,
     /// How it looks for new partitions; `null` when it does not run.
     pub discovery: Option<DiscoveryStatus>,

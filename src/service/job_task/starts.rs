@@ -695,7 +695,7 @@ fn moved_positions(resolved: &ResolvedStart) -> Vec<serde_json::Value> {
         .map(|planned| {
             json!({
                 "topic": planned.topic, "partition": planned.partition, "to": planned.start_at, "reason": planned.reason,
-                "lost_offsets": planned.lost, "skipped": planned.skipped, "replayed": planned.replayed,
+                "outside": planned.outside, "lost_offsets": planned.lost, "skipped": planned.skipped, "replayed": planned.replayed,
             })
         })
         .collect()

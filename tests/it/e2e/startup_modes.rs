@@ -256,6 +256,98 @@ fn specific_offsets_outside_of_the_log_are_refused_with_the_choices_there_are() 
     scene.await_positions(&[(0, 10), (1, 3), (2, 3)]);
 }
 
+/// The same of a group: an offset that retention has overtaken, or that lies behind the end of a log that was cut. What is
+/// unread and gone is named before and after.
+#[test]
+fn group_offsets_outside_of_the_log_are_refused_with_the_choices_there_are() {
+    let scene = Scene::new("group-outside", 3);
+    scene.produce(0, 10);
+    scene.kafka.delete_records(&scene.name, 0, 4);
+    scene.produce(1, 3);
+    scene.produce(2, 3);
+    scene
+        .kafka
+        .commit_as_another(&scene.name, &scene.name, &[(0, 1), (1, 50), (2, 2)]);
+    scene
+        .job
+        .put_spec(&scene.spec(&json!({"mode": "group-offsets"})));
+
+    let plan = scene.job.plan();
+    let reasons = ["below-earliest", "beyond-latest", "startup-group-offset"];
+    assert_eq!(plan.reasons(), reasons);
+    assert_eq!((&plan.plan, plan.starts()), (&None, [(2, 2)].into()));
+    let problem = scene.job.refused("/start", &json!({}));
+    assert_eq!(
+        (problem.status, problem.code.as_str()),
+        (409, "start-blocked")
+    );
+    let (name, detail) = (&scene.name, problem.body["detail"].to_string());
+    for said in [
+        format!("{name}/0: the position is 1, the log starts at 4: 3 offsets are gone"),
+        format!("{name}/1: the position is 50, the log ends at 3"),
+    ] {
+        assert!(detail.contains(&said), "{detail}");
+    }
+    assert_eq!(scene.job.latest_checkpoint(name), None);
+
+    let gone = json!({"side": "below-earliest", "from": 1, "to": 4, "offsets": 3});
+    let beyond = json!({"side": "beyond-latest", "from": 3, "to": 50, "offsets": 47});
+    for (policy, starts, skipped) in [
+        ("latest", [(0, 10), (1, 3), (2, 2)], 6),
+        ("earliest", [(0, 4), (1, 0), (2, 2)], 0),
+    ] {
+        let plan = scene.job.plan_of(&json!({"on_out_of_range": policy}));
+        assert_eq!(
+            (plan.reasons(), plan.starts()),
+            (reasons.into(), starts.into())
+        );
+        let totals = (&plan.totals["lost"], &plan.totals["skipped"]);
+        assert_eq!(totals, (&json!(3), &json!(skipped)), "{:#}", plan.body);
+        let rows = &plan.body["partitions"];
+        let outside = [0, 1, 2].map(|row| rows[row]["outside"].clone());
+        assert_eq!(outside, [gone.clone(), beyond.clone(), Value::Null]);
+    }
+
+    let mut mark = 0;
+    for (policy, wanted) in [
+        ("earliest", [(0, 4..10), (1, 0..3), (2, 2..3)]),
+        ("latest", [(0, 10..11), (1, 3..4), (2, 2..4)]),
+    ] {
+        let report = scene.job.start(&json!({"on_out_of_range": policy}));
+        assert_eq!(report["lost"], 3, "{report:#}");
+        if policy == "latest" {
+            scene.produce_all(1);
+        }
+        scene.await_exactly(mark, &wanted);
+        let view = scene.job.view();
+        assert_eq!(view["positions_moved"], 2, "{view:#}");
+        let events = scene
+            .job
+            .api
+            .get(&scene.job.at("/events?kind=position-moved"));
+        let told = |partition: i64| {
+            let items = events["items"].as_array().expect("a list");
+            let of_it = |item: &&Value| item["details"]["partition"] == partition;
+            items.iter().find(of_it).expect("an event")["details"].clone()
+        };
+        assert_eq!(
+            (&told(0)["outside"], &told(1)["outside"]),
+            (&gone, &beyond),
+            "{events:#}"
+        );
+        assert_eq!(told(0)["to"], wanted[0].1.start, "{events:#}");
+        // Once more, with nothing but the group: it stands where it stood.
+        scene.job.stop();
+        scene.job.delete("");
+        scene
+            .kafka
+            .commit_as_another(name, name, &[(0, 1), (1, 50), (2, 2)]);
+        let mode = json!({"mode": "group-offsets"});
+        scene.job.put_spec(&scene.spec(&mode));
+        mark = scene.server.log.mark();
+    }
+}
+
 /// Flink ignores entries for partitions that do not exist without a word.
 #[test]
 fn an_offset_for_a_partition_that_does_not_exist_is_refused() {
