@@ -26,7 +26,7 @@ use crate::{
         code::Code,
         commit_mode::{Checkpointing, CommitMode},
         health::Health,
-        ids::JobName,
+        ids::{CheckpointId, JobName},
         job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
@@ -141,6 +141,13 @@ fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Optio
     Some(bottleneck_view(&curl, row.running_spec(), status))
 }
 
+fn shadowed_by(checkpoint: CheckpointId) -> Warning {
+    Warning {
+        code: Code::StartupModeShadowed,
+        summary: format!("the startup mode will not be used: checkpoint {checkpoint} exists"),
+    }
+}
+
 impl Standing {
     pub(crate) fn take(core: &Core, job: &JobEntry) -> Self {
         let now = core.now();
@@ -209,18 +216,10 @@ impl Standing {
         let spec = facts.spec();
         let (checkpointing, commit_mode) = (spec.checkpointing(), spec.commit_mode());
         let commit_mode_because = spec.commit_mode_because();
-        if shadowed
-            && row.pending_start.is_none()
-            && let Some(last) = &last_checkpoint
-        {
-            warnings.push(Warning {
-                code: Code::StartupModeShadowed,
-                summary: format!(
-                    "the startup mode will not be used: checkpoint {} exists",
-                    last.id
-                ),
-            });
-        }
+        let shadow = last_checkpoint
+            .as_ref()
+            .filter(|_| shadowed && row.pending_start.is_none());
+        warnings.extend(shadow.map(|last| shadowed_by(last.id)));
         Self {
             summary: summary(&situation),
             next: next(&situation),

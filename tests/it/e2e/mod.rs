@@ -3,6 +3,7 @@
 //! Each test has a server, a database, a topic, a job and a group of its own. The doc of a test names the public bug report
 //! of a neighbouring project that it makes impossible here, where there is one.
 
+mod attempts;
 mod bad_record;
 mod bounded;
 mod broker;

@@ -73,6 +73,11 @@ impl Warehouse {
         }
     }
 
+    /// Where the server keeps its jobs.
+    pub(super) fn store(&self) -> &Database {
+        &self.store
+    }
+
     /// Another server on the same store.
     pub(super) fn second_server(&self) -> TestServer {
         TestServer::start_configured(
