@@ -132,6 +132,12 @@ fn topics_there(status: Option<&JobStatus>) -> BTreeSet<&str> {
     there.map(|partition| &*partition.topic).collect()
 }
 
+/// Whether a checkpoint counts and not the startup mode. With checkpoints off the next start goes by the mode, though the run may
+/// still take some.
+fn is_shadowed(row: &JobRow, last: Option<&LastCheckpoint>) -> bool {
+    row.startup_mode_shadowed && last.is_some() && !row.spec.checkpointing().is_off()
+}
+
 fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
     let status = status?;
     let curl = Curl {
@@ -170,9 +176,7 @@ impl Standing {
                 .flat_map(|status| status.parked.keys().cloned())
                 .collect::<Vec<_>>(),
         );
-        // With checkpoints off the next start goes by the mode, though the run may still take some.
-        let counts = !row.spec.checkpointing().is_off();
-        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some() && counts;
+        let shadowed = is_shadowed(&row, last_checkpoint.as_ref());
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
             curl: Curl {
