@@ -13,6 +13,7 @@ const SLOW: Duration = Duration::from_millis(STATEMENT_MS / 2);
 /// One that took less than this part of it may be followed by a larger one.
 const QUICK: Duration = Duration::from_millis(STATEMENT_MS / 8);
 
+/// The size of a flusher's transactions.
 pub(super) struct Pace {
     /// By the spec.
     most: usize,
@@ -43,8 +44,8 @@ impl Pace {
     pub(super) fn too_slow(&mut self, rows: usize) -> String {
         self.rows = self.rows.min(half(rows));
         format!(
-            "the {rows} rows of one transaction (sink.batch.max_rows: {}) took too long, the next one has {} at most; look at \
-             the table's triggers, indexes and locks, and set a smaller sink.batch.max_rows if they cannot be quicker",
+            "{rows} rows in one transaction (sink.batch.max_rows: {}) took too long, the next one has {} at most; look at the \
+             table's triggers, indexes and locks, and set a smaller sink.batch.max_rows if they cannot be quicker",
             self.most, self.rows
         )
     }
