@@ -43,6 +43,10 @@ impl Pace {
     /// A transaction of so many rows was given up because it took too long. Says what comes of it.
     pub(super) fn too_slow(&mut self, rows: usize) -> String {
         self.rows = self.rows.min(half(rows));
+        if rows <= 1 {
+            return "that was one row alone; look at the table's triggers, indexes and locks"
+                .to_owned();
+        }
         format!(
             "{rows} rows in one transaction (sink.batch.max_rows: {}) took too long, the next one has {} at most; look at the \
              table's triggers, indexes and locks, and set a smaller sink.batch.max_rows if they cannot be quicker",
@@ -80,9 +84,12 @@ mod tests {
             pace.took(pace.rows(), Duration::from_secs(1));
         }
         assert_eq!(pace.rows(), 20_000);
-        for _ in 0..20 {
+        for _ in 0..15 {
             pace.too_slow(pace.rows());
         }
         assert_eq!(pace.rows(), 1);
+        let said = pace.too_slow(1);
+        assert_eq!(pace.rows(), 1);
+        assert!(said.contains("one row alone"), "{said}");
     }
 }
