@@ -353,7 +353,8 @@ pub(crate) async fn refresh_checkpoint(core: &Core, job: &JobEntry) {
 }
 
 /// Reads where the job's bounded run ends. What was read last stays when the store does not answer: ends do not move.
-async fn refresh_bounded_run(core: &Core, job: &JobEntry) {
+/// Reads where the bounded run ends, and whether it has ended, from the store.
+pub(crate) async fn refresh_bounded_run(core: &Core, job: &JobEntry) {
     let is_bounded = job.shared().spec().source.stop_at.is_some();
     if !is_bounded {
         job.shared().bounded = None;

@@ -220,7 +220,7 @@ impl JobTask {
     }
 
     /// Parks a partition, or shows one that is parked for another reason under this one, which comes first.
-    fn park_anew(&mut self, partition: &TopicPartition, code: Code, summary: String) {
+    pub(super) fn park_anew(&mut self, partition: &TopicPartition, code: Code, summary: String) {
         let failure = JobFailure {
             code,
             summary,

@@ -115,6 +115,7 @@ impl JobTask {
                 let found = self.pending.found(found);
                 self.note_moves(&found, &looked_up.bounds);
                 self.against = looked_up.against;
+                self.park_what_came_back_outside();
                 let decided = |partition: &&TopicPartition| {
                     let mut against = self.against.iter();
                     against.any(|blocker| blocker.partitions.contains(partition))

@@ -18,9 +18,14 @@ use tokio::time::Instant;
 
 use super::{Background, JobTask};
 use crate::{
-    engine::{error::KafkaError, parked::Decided, pending_positions::Pending},
+    engine::{
+        error::{ConsumerError, KafkaError},
+        parked::Decided,
+        pending_positions::Pending,
+    },
     model::{
         code::Code,
+        errors_spec::Block,
         event::EventKind,
         job::PositionPolicy,
         parked::{LostRange, LostSide},
@@ -61,6 +66,37 @@ impl JobTask {
             self.pending.add(partition, Pending::Held(position));
             self.look_up_now = true;
             self.watch_pending();
+        }
+    }
+
+    /// A partition that was away and is back may find its position outside its log, and the policy may say that somebody has to
+    /// decide: it is parked for that then, and for having been gone no longer.
+    pub(super) fn park_what_came_back_outside(&mut self) {
+        let outside = self
+            .against
+            .iter()
+            .filter(|blocker| blocker.code == Code::OffsetOutOfRange)
+            .flat_map(|blocker| &blocker.partitions)
+            .filter(|partition| {
+                let waits = self.pending.unresolved().get(*partition);
+                matches!(waits, Some(Pending::Held(_))) && !self.is_outside(partition)
+            });
+        let outside: Vec<TopicPartition> = outside.cloned().collect();
+        for partition in outside {
+            self.pending.forget(&partition);
+            let position = self.parked.get(&partition).and_then(|parked| parked.offset);
+            let Some(position) = position else {
+                continue;
+            };
+            let cause = ConsumerError::OutOfRange {
+                partition: partition.clone(),
+                position,
+            };
+            self.park_anew(&partition, Code::OffsetOutOfRange, cause.to_string());
+            if self.run.spec.errors.block == Block::Job {
+                self.on_blocked(cause.into());
+            }
+            self.judge_outside(partition);
         }
     }
 

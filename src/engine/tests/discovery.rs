@@ -234,6 +234,47 @@ async fn what_vanishes_is_parked_with_its_position_and_goes_on_when_it_is_back()
     assert_eq!(world.sink.written_of(1), [5, 6, 7, 8, 9]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_back_without_the_records_before_it_is_parked_for_that() {
+    let world = World::watching(Some(("a", 2)));
+    let job = world.start(watching());
+    world.cluster.topic(Some(("a", 1)));
+    until_parked(&job, 1, Code::PartitionGone).await;
+    world.cluster.elect(1, 43, 90);
+    world.cluster.topic(Some(("a", 2)));
+    let what = "what is lost is named";
+    let status = until_status(&job, what, |status| {
+        let parked = status.parked.get(&partition(1));
+        parked.is_some_and(|parked| parked.lost.is_some())
+    })
+    .await;
+    let parked = &status.parked[&partition(1)];
+    assert_eq!(parked.code, Code::OffsetOutOfRange);
+    assert_eq!(parked.offset, Some(offset(5)));
+    let lost = parked.lost.unwrap();
+    assert_eq!((lost.from, lost.offsets), (offset(5), 38));
+
+    // Somebody decides.
+    job.set_policies(PositionPolicy::Earliest, PositionPolicy::Fail)
+        .await;
+
+    world.until_assigned(1, 43).await;
+    until_status(&job, "it is read", |status| status.parked.is_empty()).await;
+    stop(&job, StopCheckpoint::Required).await;
+    let told: Vec<EventKind> = world.store.events().iter().map(|(kind, _)| *kind).collect();
+    assert_eq!(
+        told,
+        [
+            EventKind::PartitionParked,
+            EventKind::PartitionGone,
+            EventKind::PartitionReturned,
+            EventKind::PartitionParked,
+            EventKind::PositionMoved,
+            EventKind::PartitionGoesOn,
+        ]
+    );
+}
+
 /// confluentinc/librdkafka issue 3255: the client goes on at the old offset in the new topic and says nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recreated_topic_parks_its_partitions_until_somebody_decides() {

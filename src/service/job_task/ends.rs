@@ -19,7 +19,10 @@ use crate::{
         job_status::JobFailure,
         restart::{CrashLoop, Decision},
     },
-    service::{monitor::refresh_checkpoint, without_checkpoints::LastRun},
+    service::{
+        monitor::{refresh_bounded_run, refresh_checkpoint},
+        without_checkpoints::LastRun,
+    },
     store::{AttemptEnd, NeverBegun},
 };
 
@@ -79,6 +82,8 @@ impl JobTask {
         let Some(lease) = self.lease else {
             return self.start_later();
         };
+        // Whoever sees the state sees its last checkpoint.
+        refresh_checkpoint(&self.core, &self.job).await;
         CrashPoint::BeforeStopSettled.reached();
         let finished = self
             .settle_as(&lease, JobState::Finished, None, false)
@@ -87,10 +92,9 @@ impl JobTask {
         match finished {
             Ok(state) => {
                 tracing::info!(job = %self.job.name, "the bounded run has ended");
-                // Whoever sees the state sees what belongs to it.
-                refresh_checkpoint(&self.core, &self.job).await;
-                self.core.refresh(&self.job).await;
+                refresh_bounded_run(&self.core, &self.job).await;
                 self.show_row(state, Some(DesiredState::Stopped), None);
+                self.core.refresh(&self.job).await;
                 self.job.measure_anew();
             }
             // Whoever takes the job up finds all its ends reached, and finishes it again.

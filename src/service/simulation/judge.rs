@@ -82,6 +82,8 @@ pub(super) struct Judge {
     /// Whether the sink keeps progress.
     pub(super) once: bool,
     pub(super) on_bad: OnBad,
+    /// Whether the spec moves a position that its log does not hold, also while the job runs.
+    pub(super) moves_outside: bool,
     /// Records in a second, where the spec limits them.
     pub(super) limit: Option<u64>,
     /// Where each decision begins.
@@ -111,6 +113,8 @@ pub(super) struct Judge {
     pub(super) failed_checkpoints: u64,
     pub(super) starts: u64,
     pub(super) moved: u64,
+    /// Of these: by the spec, while the job ran.
+    pub(super) moved_in_runs: u64,
     pub(super) rolled_forward: u64,
     pub(super) skips: u64,
     pub(super) commits: u64,
@@ -368,6 +372,8 @@ impl State {
         let is_recreated = stood_in.is_some_and(|then| then != creation);
         let at_an_end = log.began_at(next) || next <= end;
         let is_bad = log.entry(next - 1) == Some(Entry::Bad);
+        let is_outside = stood.is_some_and(|stood| stood < start || stood > end);
+        let by_spec = self.judge.moves_outside && is_outside && at_an_end;
         if is_new {
             let from_the_first = by_operator || log.began_at(next);
             self.judge.appeared += 1;
@@ -382,7 +388,8 @@ impl State {
             (_, None) => true,
             // What a spec or an operator decides of another topic: its beginning or its end.
             _ if is_recreated => at_an_end,
-            (CheckpointKind::Start, Some(stood)) => by_operator || stood < start || stood > end,
+            (CheckpointKind::Start, Some(_)) => by_operator || is_outside,
+            _ if by_spec => true,
             // Exactly one record, and one that nobody can process; what lies before it is in the sink.
             (_, Some(stood)) => {
                 next > stood && is_bad && not_dealt_with.is_some_and(|open| open.is_empty())
@@ -396,6 +403,7 @@ impl State {
             ));
         }
         self.judge.moved += u64::from(stood.is_some());
+        self.judge.moved_in_runs += u64::from(by_spec && kind != CheckpointKind::Start);
     }
 
     pub(super) fn judge_failed_checkpoint(&mut self, attempt: &FailedCheckpoint) {

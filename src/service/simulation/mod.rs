@@ -251,6 +251,11 @@ fn a_limit_that_is_not_held_is_found() {
 }
 
 #[test]
+fn a_position_that_moves_unasked_is_found() {
+    finds(Defect::MovesUnasked, 60, &["I2"]);
+}
+
+#[test]
 fn a_watermark_that_is_ahead_of_the_records_is_found() {
     finds(Defect::TimeAhead, 60, &["I5"]);
 }

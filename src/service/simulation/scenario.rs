@@ -51,6 +51,7 @@ pub(super) struct Tally {
     pub(super) checkpoints: u64,
     pub(super) failed_checkpoints: u64,
     pub(super) moved: u64,
+    pub(super) moved_in_runs: u64,
     pub(super) rolled_forward: u64,
     pub(super) skips: u64,
     pub(super) commits: u64,
@@ -72,6 +73,7 @@ impl Tally {
         self.checkpoints += other.checkpoints;
         self.failed_checkpoints += other.failed_checkpoints;
         self.moved += other.moved;
+        self.moved_in_runs += other.moved_in_runs;
         self.rolled_forward += other.rolled_forward;
         self.skips += other.skips;
         self.commits += other.commits;
@@ -95,7 +97,7 @@ pub(super) fn run(seed: u64, keep: bool, defect: Option<Defect>) -> Outcome {
         .unwrap();
     let world = runtime.block_on(async {
         let world = World::new(seed, keep, defect);
-        Scenario::new(Arc::clone(&world)).play().await;
+        Scenario::new(Arc::clone(&world), seed).play().await;
         world
     });
     drop(runtime);
@@ -115,6 +117,7 @@ pub(super) fn run(seed: u64, keep: bool, defect: Option<Defect>) -> Outcome {
         checkpoints: judge.checkpoints,
         failed_checkpoints: judge.failed_checkpoints,
         moved: judge.moved,
+        moved_in_runs: judge.moved_in_runs,
         rolled_forward: judge.rolled_forward,
         skips: judge.skips,
         commits: judge.commits,
@@ -208,7 +211,7 @@ fn watermark(state: &mut State) -> Value {
 }
 
 impl Scenario {
-    fn new(world: Arc<World>) -> Self {
+    fn new(world: Arc<World>, seed: u64) -> Self {
         let began = Instant::now();
         let mut guard = world.state();
         let state = &mut *guard;
@@ -262,6 +265,9 @@ impl Scenario {
         };
         let on_recreated = ["fail", "earliest", "latest"];
         let watermark = watermark(state);
+        // Told by the seed itself, not drawn: what seeds found before this was asked they find still.
+        let on_out_of_range = ["earliest", "latest", "fail", "fail", "fail"][(seed % 5) as usize];
+        state.judge.moves_outside = on_out_of_range != "fail";
         let limit = state.happens(150).then(|| state.chance.u64(15..150));
         state.judge.limit = limit;
         let wish = Wish {
@@ -272,6 +278,7 @@ impl Scenario {
             on_bad,
             by_pattern: state.happens(300),
             look_every_s: state.chance.u64(1..6),
+            on_out_of_range,
             on_recreated: on_recreated[state.chance.usize(0..3)],
             stop_at,
             records_per_s: limit,
@@ -577,12 +584,18 @@ impl Scenario {
         });
         let log = &state.broker.logs[&number];
         let (start, end) = (log.start, log.end());
-        let beyond = state.happens(150);
-        let most = if beyond { end } else { stored.unwrap_or(0) };
+        let stored = stored.unwrap_or(0);
+        // What is behind it is unread, as far as anybody can know.
+        let beyond = state.happens(300);
+        let (least, most) = if beyond {
+            (stored.clamp(start, end), end)
+        } else {
+            (start, stored)
+        };
         if most <= start {
             return;
         }
-        let to = state.chance.i64(start..=most);
+        let to = state.chance.i64(least..=most);
         state
             .trace
             .note(format_args!("{at} begins at {to} from now on"));

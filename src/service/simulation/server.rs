@@ -36,7 +36,7 @@ use crate::{
         checkpoint::{Checkpoint, CheckpointKind, CheckpointPosition},
         code::Code,
         ids::{InstallId, JobName},
-        job::JobSpec,
+        job::{JobSpec, PositionPolicy},
         job_state::{DesiredState, JobState},
         limits::LimitsSpec,
         offset::Offset,
@@ -563,6 +563,9 @@ impl Server {
             if state.has(Defect::LimitIgnored) {
                 spec.limits = LimitsSpec::default();
             }
+            if state.has(Defect::MovesUnasked) {
+                spec.source.on_out_of_range = PositionPolicy::Earliest;
+            }
             let too_far = i64::from(state.has(Defect::ReadsBeyondEnd));
             let ends = ends.map(|ends| {
                 let further = ends.into_iter().map(|(at, end)| {
@@ -1087,6 +1090,7 @@ pub(super) struct Wish {
     pub(super) on_bad: OnBad,
     pub(super) by_pattern: bool,
     pub(super) look_every_s: u64,
+    pub(super) on_out_of_range: &'static str,
     pub(super) on_recreated: &'static str,
     pub(super) stop_at: Option<serde_json::Value>,
     pub(super) records_per_s: Option<u64>,
@@ -1105,7 +1109,8 @@ pub(super) fn spec(wish: &Wish) -> JobSpec {
     let mut document = serde_json::json!({
         "source": {"connection": "main", "format": "json", "on_missing_group_offset": "earliest",
                    "partition_discovery": {"interval": format!("{}s", wish.look_every_s)},
-                   "on_topic_recreated": wish.on_recreated, "stop_at": wish.stop_at},
+                   "on_out_of_range": wish.on_out_of_range, "on_topic_recreated": wish.on_recreated,
+                   "stop_at": wish.stop_at},
         "startup_mode": wish.mode,
         "errors": {"block": wish.block, "on_bad_record": on_bad},
         "limits": {"records_per_s": wish.records_per_s},

@@ -70,6 +70,8 @@ pub(super) enum Defect {
     ParkedHoldsAll,
     /// The limits of the spec do not reach the run.
     LimitIgnored,
+    /// A run moves a position that its log does not hold, though the spec says that somebody has to decide.
+    MovesUnasked,
     /// Records are stamped with a time that is still to come.
     TimeAhead,
 }

@@ -196,7 +196,9 @@ fn job(
     if stored != after || stored.state == state {
         return judged;
     }
-    if !is_on_its_way(facts, stored, answer, state) {
+    if !is_on_its_way(facts, stored, answer, state)
+        && !is_as_just_before(facts, stored, answer, state)
+    {
         let what = format!(
             "the job was {} all the time, and its view said {state}",
             stored.state
@@ -223,6 +225,19 @@ fn is_on_its_way(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer, st
         }
         _ => false,
     }
+}
+
+/// Whether this is the state before one that was stored just now.
+fn is_as_just_before(
+    facts: &Facts<'_>,
+    stored: &StoredState,
+    answer: &ApiAnswer,
+    state: &str,
+) -> bool {
+    let first = facts.snapshots.iter().position(|look| shows(look, stored));
+    let before = first.and_then(|first| facts.snapshots.get(first.checked_sub(1)?));
+    let before = before.and_then(|look| look.state.as_ref());
+    before.is_some_and(|before| before.state == state) && was_stored_just_now(facts, stored, answer)
 }
 
 /// Whether this is the checkpoint before the newest, and a fault struck when that one was stored, less than a second ago: its
@@ -259,7 +274,7 @@ fn shows(look: &Snapshot, stored: &StoredState) -> bool {
 /// Whether the state was seen in the store for the first time so shortly before that the server, on a busy machine, may not
 /// have read the answer to its COMMIT.
 fn was_stored_just_now(facts: &Facts<'_>, stored: &StoredState, answer: &ApiAnswer) -> bool {
-    const UNTIL_IT_READS: Micros = 30_000;
+    const UNTIL_IT_READS: Micros = 100_000;
     let mut looks = facts.snapshots.iter();
     let first = looks.find(|look| shows(look, stored));
     first.is_some_and(|first| answer.began <= first.began + UNTIL_IT_READS)
