@@ -283,6 +283,28 @@ async fn a_target_that_takes_no_row_in_time_is_said_and_a_checkpoint_waits_for_t
     writer.close().await;
 }
 
+#[tokio::test]
+async fn work_that_is_deferred_to_the_end_has_a_statements_time_and_not_that_of_a_commit() {
+    let world = World::new().await;
+    // Longer than a COMMIT is waited for.
+    world
+        .run(
+            "CREATE SEQUENCE attempts;
+             CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+               BEGIN PERFORM nextval('attempts'), pg_sleep(11); RETURN NULL; END $$;
+             CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED
+               FOR EACH ROW EXECUTE FUNCTION slow()",
+        )
+        .await;
+    let sink = world.sink(new_job(), &raw());
+    let mut writer = world.writer(&sink, 1, &[(0, 0, 1)]).await;
+    writer.write(&batch(records(0, 0..1))).await.unwrap();
+    prepare(&mut writer, &[(0, 1)]).await;
+    assert_eq!(world.offsets(0).await, [0]);
+    assert_eq!(world.number("SELECT last_value FROM attempts").await, 1);
+    writer.close().await;
+}
+
 /// The target's address, and its URL with another one in it.
 fn through(url: &str, address: &str) -> (String, String) {
     let (front, rest) = url.split_once('@').unwrap();
