@@ -138,13 +138,16 @@ fn is_shadowed(row: &JobRow, last: Option<&LastCheckpoint>) -> bool {
     row.startup_mode_shadowed && last.is_some() && !row.spec.checkpointing().is_off()
 }
 
-fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
-    let status = status?;
-    let curl = Curl {
+fn curl_of<'a>(core: &'a Core, job: &'a JobName) -> Curl<'a> {
+    Curl {
         public_url: &core.settings.public_url,
-        job: &row.name,
-    };
-    Some(bottleneck_view(&curl, row.running_spec(), status))
+        job,
+    }
+}
+
+fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
+    let curl = curl_of(core, &row.name);
+    Some(bottleneck_view(&curl, row.running_spec(), status?))
 }
 
 impl Standing {
@@ -179,10 +182,7 @@ impl Standing {
         let shadowed = is_shadowed(&row, last_checkpoint.as_ref());
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
-            curl: Curl {
-                public_url: &core.settings.public_url,
-                job: &job.name,
-            },
+            curl: curl_of(core, &job.name),
             state,
             desired: row.desired_state,
             health: &health,
@@ -192,6 +192,7 @@ impl Standing {
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             source: &row.spec.source,
             topics_there: &topics_there(status.as_deref()),
+            sink_writes: status.as_ref().is_some_and(|status| status.sink_writes),
             against_bottleneck: bottleneck.as_ref().map_or(&[], |known| &known.next),
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),
@@ -283,10 +284,7 @@ impl Standing {
             }),
             (None, None) => None,
         };
-        let curl = Curl {
-            public_url: &core.settings.public_url,
-            job: &row.name,
-        };
+        let curl = curl_of(core, &row.name);
         JobView {
             summary: self.summary,
             next: self.next,

@@ -239,6 +239,7 @@ impl JobTask {
             discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
             bad_records: BadRecordCounters::default(),
+            sink_writes: false,
             positions_moved: 0,
             watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
         }
@@ -507,7 +508,8 @@ impl JobTask {
                 subtask,
                 detail,
             } => {
-                tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
+                // What comes of it says the checkpoint, once.
+                tracing::debug!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed {
                     id,
                     subtask,

@@ -152,6 +152,10 @@ impl JobTask {
                 skipped: sum(|counters| &counters.skipped),
                 dead_lettered: sum(|counters| &counters.dead_lettered),
             },
+            sink_writes: self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.sink_is_flushing()),
             positions_moved: self.moved,
             watermark: self
                 .event_time
