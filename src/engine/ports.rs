@@ -438,9 +438,9 @@ pub trait SinkWriter: Send {
     }
 
     /// Whether the writer works at what it has taken and has not made durable yet, as it is at any later moment: time in which
-    /// nothing else is to do is the sink's then. `None` for a sink that does everything in its calls.
-    fn flushing(&self) -> Option<Arc<AtomicBool>> {
-        None
+    /// nothing else is to do is the sink's then. Never, for a sink that does everything in its calls.
+    fn flushing(&self) -> Arc<AtomicBool> {
+        Arc::default()
     }
 
     /// Makes everything written so far durable, before the checkpoint that covers it completes. `positions` are those of

@@ -210,8 +210,8 @@ pub(super) struct SubtaskView {
     /// How long its consumer thread stood with a batch that it did not take.
     pub blocked: Arc<Stopwatch>,
     cut_off: AtomicBool,
-    /// Whether the sink works at what it has taken; `None` where it does everything in its calls.
-    flushing: Mutex<Option<Arc<AtomicBool>>>,
+    /// Whether the writer works at what it has taken.
+    flushing: Mutex<Arc<AtomicBool>>,
     sink_problem: Mutex<Option<String>>,
 }
 
@@ -232,9 +232,11 @@ impl SubtaskView {
     /// Whether the sink works at what it has taken, or has failed to and tries again.
     pub(super) fn sink_is_flushing(&self) -> bool {
         let flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        flushing
-            .as_ref()
-            .is_some_and(|flushing| flushing.load(Ordering::Relaxed))
+        flushing.load(Ordering::Relaxed)
+    }
+
+    fn watch_flushing(&self, writer: &dyn SinkWriter) {
+        *self.flushing.lock().unwrap_or_else(PoisonError::into_inner) = writer.flushing();
     }
 
     fn set_sink_problem(&self, problem: Option<String>) {
@@ -365,11 +367,7 @@ impl SubtaskTask {
             };
             match opened {
                 Ok(writer) => {
-                    *self
-                        .view
-                        .flushing
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner) = writer.flushing();
+                    self.view.watch_flushing(writer.as_ref());
                     self.view.set_sink_problem(None);
                     self.view.enter(Activity::Idle);
                     return Ok(Some(writer));

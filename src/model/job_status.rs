@@ -65,6 +65,8 @@ pub struct JobStatus {
     pub parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     /// Records that could not be processed and were left out in this run.
     pub bad_records: BadRecordCounters,
+    /// Whether the sink works at records that it has taken and not made durable yet.
+    pub sink_writes: bool,
     /// Positions that their logs did not hold and that were moved as the spec says, by the start of this run or in it.
     pub positions_moved: u64,
     /// How far event time has come; `None` for a job that keeps none.

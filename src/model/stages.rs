@@ -252,8 +252,6 @@ pub struct Held {
     pub subtask: usize,
     /// Its shares.
     pub shares: StageShares,
-    /// Whether the sink takes long to make durable what it has taken.
-    pub long_flushes: bool,
 }
 
 /// Finds what holds a job back in the times of its subtasks; `None` if no time has passed.
@@ -272,7 +270,6 @@ pub fn bottleneck(subtasks: &[StageTimes]) -> Option<Held> {
         kind: kind_of(&shares, long_flushes),
         subtask,
         shares,
-        long_flushes,
     })
 }
 

@@ -26,7 +26,7 @@ use crate::{
         code::Code,
         commit_mode::{Checkpointing, CommitMode},
         health::Health,
-        ids::{CheckpointId, JobName},
+        ids::JobName,
         job::JobSpec,
         job_state::JobState,
         job_status::{JobStatus, LivePartition},
@@ -132,20 +132,22 @@ fn topics_there(status: Option<&JobStatus>) -> BTreeSet<&str> {
     there.map(|partition| &*partition.topic).collect()
 }
 
-fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
-    let status = status?;
-    let curl = Curl {
-        public_url: &core.settings.public_url,
-        job: &row.name,
-    };
-    Some(bottleneck_view(&curl, row.running_spec(), status))
+/// Whether a checkpoint counts and not the startup mode. With checkpoints off the next start goes by the mode, though the run may
+/// still take some.
+fn is_shadowed(row: &JobRow, last: Option<&LastCheckpoint>) -> bool {
+    row.startup_mode_shadowed && last.is_some() && !row.spec.checkpointing().is_off()
 }
 
-fn shadowed_by(checkpoint: CheckpointId) -> Warning {
-    Warning {
-        code: Code::StartupModeShadowed,
-        summary: format!("the startup mode will not be used: checkpoint {checkpoint} exists"),
+fn curl_of<'a>(core: &'a Core, job: &'a JobName) -> Curl<'a> {
+    Curl {
+        public_url: &core.settings.public_url,
+        job,
     }
+}
+
+fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
+    let curl = curl_of(core, &row.name);
+    Some(bottleneck_view(&curl, row.running_spec(), status?))
 }
 
 impl Standing {
@@ -177,15 +179,10 @@ impl Standing {
                 .flat_map(|status| status.parked.keys().cloned())
                 .collect::<Vec<_>>(),
         );
-        // With checkpoints off the next start goes by the mode, though the run may still take some.
-        let counts = !row.spec.checkpointing().is_off();
-        let shadowed = row.startup_mode_shadowed && last_checkpoint.is_some() && counts;
+        let shadowed = is_shadowed(&row, last_checkpoint.as_ref());
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let situation = Situation {
-            curl: Curl {
-                public_url: &core.settings.public_url,
-                job: &job.name,
-            },
+            curl: curl_of(core, &job.name),
             state,
             desired: row.desired_state,
             health: &health,
@@ -195,6 +192,7 @@ impl Standing {
             lag_age_ms: facts.brokers.at.map(|at| age_ms(at, now)),
             source: &row.spec.source,
             topics_there: &topics_there(status.as_deref()),
+            sink_writes: status.as_ref().is_some_and(|status| status.sink_writes),
             against_bottleneck: bottleneck.as_ref().map_or(&[], |known| &known.next),
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),
@@ -216,10 +214,18 @@ impl Standing {
         let spec = facts.spec();
         let (checkpointing, commit_mode) = (spec.checkpointing(), spec.commit_mode());
         let commit_mode_because = spec.commit_mode_because();
-        let shadow = last_checkpoint
-            .as_ref()
-            .filter(|_| shadowed && row.pending_start.is_none());
-        warnings.extend(shadow.map(|last| shadowed_by(last.id)));
+        if shadowed
+            && row.pending_start.is_none()
+            && let Some(last) = &last_checkpoint
+        {
+            warnings.push(Warning {
+                code: Code::StartupModeShadowed,
+                summary: format!(
+                    "the startup mode will not be used: checkpoint {} exists",
+                    last.id
+                ),
+            });
+        }
         Self {
             summary: summary(&situation),
             next: next(&situation),
@@ -278,10 +284,7 @@ impl Standing {
             }),
             (None, None) => None,
         };
-        let curl = Curl {
-            public_url: &core.settings.public_url,
-            job: &row.name,
-        };
+        let curl = curl_of(core, &row.name);
         JobView {
             summary: self.summary,
             next: self.next,

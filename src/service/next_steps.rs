@@ -124,6 +124,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) lag_age_ms: Option<i64>,
     /// Topics of the run with a partition that is there, though it may be parked. Of any other topic every partition is gone.
     pub(crate) topics_there: &'a BTreeSet<&'a str>,
+    /// The sink works at records that were read and are not durable yet.
+    pub(crate) sink_writes: bool,
     /// What helps against what holds the run back.
     pub(crate) against_bottleneck: &'a [NextStep],
     /// What the spec reads.
@@ -270,6 +272,9 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
                 _ if situation.bounded.is_some() => situation
                     .bounded
                     .map_or_else(String::new, BoundedView::progress),
+                Some(0) if situation.sink_writes => {
+                    "everything readable is read, and not all of it written yet".to_owned()
+                }
                 Some(0) => "everything readable is read".to_owned(),
                 Some(lag) => unread(lag),
                 None => "its lag is not known yet".to_owned(),
@@ -977,6 +982,23 @@ mod tests {
                 &[],
             ),
             case(
+                "the sink is not through with what was read",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| {
+                    s.sink_writes = true;
+                    s.lag = &JobLag {
+                        position: Some(0),
+                        checkpoint: Some(900),
+                        checkpoint_because: None,
+                        group: None,
+                        unknown_partitions: 0,
+                    }
+                },
+                "running; everything readable is read, and not all of it written yet",
+                &[],
+            ),
+            case(
                 "reads",
                 JobState::Running,
                 HealthStatus::Unknown,
@@ -1399,6 +1421,7 @@ mod tests {
                 lag_age_ms: Some(40),
                 source: &source,
                 topics_there: &none_there,
+                sink_writes: false,
                 against_bottleneck: &[],
                 outside_log: 0,
                 mode: &mode,
@@ -1502,6 +1525,7 @@ mod tests {
             lag_age_ms: None,
             source: &source(),
             topics_there: &BTreeSet::new(),
+            sink_writes: false,
             against_bottleneck: &[],
             outside_log: 0,
             mode: &StartupMode::Earliest,

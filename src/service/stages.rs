@@ -154,11 +154,8 @@ impl Advice<'_> {
                 "Raise parallelism: each subtask checks on a thread of its own, as long as there are processors and partitions. With source.format bytes nothing is checked."
             }
             BottleneckKind::Sink => match self.spec.sink {
-                SinkSpec::Postgres(_) if self.held.long_flushes => {
-                    "The target takes long for the rows, and a larger checkpoint.interval does not help. Look at it first: locks, triggers, indexes, its disk. A smaller sink.batch.max_rows makes shorter transactions, so that none runs into the time limit of a statement (60 s); a higher parallelism writes over several connections, each for its own partitions."
-                }
                 SinkSpec::Postgres(_) => {
-                    "Look at the target first: locks, triggers, indexes, its disk. A larger sink.batch.max_rows makes fewer transactions; a higher parallelism writes over several connections, each for its own partitions."
+                    "Look at the target first: locks, triggers, indexes, its disk. Where transactions are short, a larger sink.batch.max_rows makes fewer of them; where they take long, a smaller one keeps them below the time limit of a statement (60 s). A higher parallelism writes over several connections, each for its own partitions."
                 }
                 SinkSpec::Log { .. } => {
                     "The log sink waits for whoever reads the server's standard output. Make that faster, or use another sink."

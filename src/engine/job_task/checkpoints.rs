@@ -10,7 +10,7 @@ use chrono::{DateTime, Utc};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Background, JobTask, failed_report, millis};
+use super::{Background, JobTask, millis, waiters::failed_report};
 use crate::{
     crash_point::CrashPoint,
     engine::{

@@ -96,8 +96,7 @@ impl JobTask {
         for (kind, partitions) in history {
             self.tell(kind, json!({"partitions": partitions}));
         }
-        self.look_up_now = true;
-        self.watch_pending();
+        self.look_up_at_once();
         self.publish();
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{JobTask, Stopping};
+use super::{JobTask, stopping::Stopping};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommitStatus},
     code::Code,

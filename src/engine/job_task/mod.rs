@@ -6,26 +6,29 @@
 //! for anything else, so a blocked sink or a store that is away never keeps a stop from being heard.
 
 mod checkpoints;
+mod closing;
 mod discovery;
 mod ending;
 mod history;
 mod left_out;
+mod look_ups;
 mod observation;
+mod opening;
 mod out_of_range;
 mod parking;
 mod stages;
+mod stopping;
 mod store_writes;
+mod waiters;
 mod watermarks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    panic::AssertUnwindSafe,
     sync::Arc,
     time::Duration,
 };
 
 use chrono::{DateTime, Utc};
-use futures_util::FutureExt;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinSet},
@@ -33,30 +36,31 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::{
+    look_ups::LookUps,
+    out_of_range::BoundsAsked,
+    stopping::Stopping,
+    waiters::{QueuedWaiter, Waiters},
+};
 use super::{
     checkpoint_coordinator::{CheckpointCoordinator, CoordinatorEvent},
-    consumer_thread::{self, Reachability, Request},
+    consumer_thread::{self, Reachability},
     discovery::Discovery,
-    error::{ConsumerError, JobError, KafkaError, StoreError},
-    fetcher::{Fetcher, LivePosition},
+    error::{JobError, KafkaError, StoreError},
+    fetcher::LivePosition,
     group_commits::GroupCommits,
-    job_handle::{Command, JobEnd, JobRun, StopOutcome, StopRefused},
+    job_handle::{Command, JobEnd, JobRun},
     parked::SkipWaiter,
     pending_positions::{LookedUp, PendingPositions},
-    ports::{ConsumerSettings, LeaseHealth, OffsetCommitter, TopicDescription},
+    ports::{LeaseHealth, OffsetCommitter, TopicDescription},
     rate_limit::RateLimit,
     stages::StageLog,
-    subtask::{
-        Barrier, Intake, PartitionChange, SubtaskChannels, SubtaskEvent, SubtaskTask, SubtaskView,
-    },
+    subtask::{Barrier, Intake, PartitionChange, SubtaskEvent, SubtaskView},
     threads::Threads,
     without_checkpoints::{KeepsNone, timing},
 };
 use crate::model::{
-    checkpoint::{
-        Checkpoint, CheckpointFailure, CheckpointKind, CheckpointPhases, CheckpointPosition,
-        FailedCheckpoint, GroupCommit, GroupCommitStatus,
-    },
+    checkpoint::{Checkpoint, CheckpointFailure, CheckpointPosition, GroupCommit},
     code::Code,
     commit_mode::CommitMode,
     ids::CheckpointId,
@@ -67,9 +71,8 @@ use crate::model::{
     },
     offset::{Offset, PartitionOffsets},
     parked::ParkedPartition,
-    resolver::{Blocker, LogBounds, SinkPosition, StartReason},
+    resolver::{LogBounds, StartReason},
     stages::RunStages,
-    start::StopCheckpoint,
     subtask::owner,
     topic::{TopicId, TopicPartition},
     views::CheckpointReport,
@@ -77,21 +80,6 @@ use crate::model::{
 
 /// How often the status is made anew.
 const STATUS_PERIOD: Duration = Duration::from_millis(250);
-/// Changes of partitions that appear in a run which wait for a subtask; it takes them between two batches.
-const NEW_PARTITIONS: usize = 10_000;
-/// How long subtasks may take to end after they were cancelled.
-const SUBTASK_CLOSE: Duration = Duration::from_secs(5);
-/// How long subtasks may take to end after they were aborted; one that blocks its thread inside the sink never does.
-const SUBTASK_ABORT: Duration = Duration::from_secs(1);
-/// How long the client of a consumer thread may take to close; librdkafka may wait for a broker that is away.
-const CONSUMER_CLOSE: Duration = Duration::from_secs(3);
-/// How long the last checkpoint of a run that fails at a record may take, if the spec does not give it less.
-const LAST_CHECKPOINT: Duration = Duration::from_secs(30);
-/// The share of a stop's time in which a sink that is away is tried again.
-const INSIST_SHARE: f64 = 0.9;
-/// How long the end of a run waits for calls that were made aside.
-const LAST_NOTES: Duration = Duration::from_secs(2);
-
 /// What the job task keeps of a subtask.
 struct Subtask {
     barrier: watch::Sender<Option<Barrier>>,
@@ -116,36 +104,6 @@ struct Partition {
     live: Option<Arc<LivePosition>>,
     /// Up to where its log could be read when somebody measured that last.
     seen_end: Option<Offset>,
-}
-
-/// A stop under way: an asked one, or that of a run which fails at a record.
-struct Stopping {
-    /// `Stop`, or `Failure` for a run that fails.
-    kind: CheckpointKind,
-    required: bool,
-    /// Whether it is the end of a bounded run, which nobody has to ask for.
-    finishes: bool,
-    /// Until when the checkpoint may take.
-    deadline: Instant,
-    asked_at: DateTime<Utc>,
-    /// How long a sink that is away is tried again, so that there is time left to tell what it said.
-    insist_until: Instant,
-    /// The attempt that is this stop's own. One that an earlier, refused stop left behind does not count: records were
-    /// taken after it.
-    attempt: Option<CheckpointId>,
-    refused: Vec<oneshot::Sender<StopRefused>>,
-    /// The last checkpoint once it has completed, while its commit is awaited.
-    report: Option<CheckpointReport>,
-}
-
-type Waiters = Vec<oneshot::Sender<CheckpointReport>>;
-
-/// Somebody who asked for a checkpoint that has not begun.
-struct QueuedWaiter {
-    reply: oneshot::Sender<CheckpointReport>,
-    /// Until when it must have begun; a stop's own time bounds those that wait for its checkpoint.
-    deadline: Instant,
-    asked_at: DateTime<Utc>,
 }
 
 /// A call that was made aside has ended.
@@ -198,9 +156,7 @@ pub(super) struct JobTask {
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     history: history::History,
     left_out: left_out::LeftOutLog,
-    /// When it was asked last where the logs of partitions begin and end that are parked outside.
-    bounds_asked: Option<Instant>,
-    asking_bounds: bool,
+    bounds: BoundsAsked,
     /// Positions that the log did not hold and that were moved.
     moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
@@ -223,14 +179,7 @@ pub(super) struct JobTask {
     output_before: bool,
     confirmed: Instant,
     thinned: Instant,
-    looked_up: Instant,
-    looking_up: bool,
-    /// Whether a partition waits for its first look-up.
-    look_up_now: bool,
-    /// Partitions that the last look-up had no answer for.
-    leaderless: Vec<TopicPartition>,
-    /// What stood against positions in the last look-up.
-    against: Vec<Blocker>,
+    look_ups: LookUps,
     store_writes: store_writes::StoreWrites,
     open_notes: usize,
     lease_doubt: Option<String>,
@@ -290,6 +239,7 @@ impl JobTask {
             discovery: DiscoveryStatus::default(),
             parked: Arc::default(),
             bad_records: BadRecordCounters::default(),
+            sink_writes: false,
             positions_moved: 0,
             watermark: watermarks::JobEventTime::of(&run.spec).map(|time| time.shown()),
         }
@@ -371,9 +321,6 @@ impl JobTask {
             looked_at: None,
             discovered: 0,
             replaced: discovery::replaced_at_start(&run),
-            look_up_now: false,
-            leaderless: Vec::new(),
-            against: Vec::new(),
             coordinator,
             subtasks: Vec::new(),
             limit: Arc::new(RateLimit::new(run.spec.limits)),
@@ -390,8 +337,7 @@ impl JobTask {
             parked: Arc::new(discovery::parked_at_start(&run)),
             history: history::History::default(),
             left_out: left_out::LeftOutLog::default(),
-            bounds_asked: None,
-            asking_bounds: false,
+            bounds: BoundsAsked::default(),
             moved: out_of_range::moved_by_the_start(&run),
             skips: Vec::new(),
             partitions,
@@ -410,8 +356,7 @@ impl JobTask {
             output_before: false,
             confirmed: now,
             thinned: now,
-            looked_up: now,
-            looking_up: false,
+            look_ups: LookUps::since(now),
             store_writes: store_writes::StoreWrites::default(),
             open_notes: 0,
             lease_doubt: None,
@@ -425,297 +370,6 @@ impl JobTask {
             threads,
             run,
         }
-    }
-
-    fn open_subtasks(&mut self, events: &mpsc::Sender<SubtaskEvent>) -> Result<(), JobError> {
-        (0..self.run.spec.parallelism).try_for_each(|subtask| self.open_subtask(subtask, events))
-    }
-
-    /// Registers the partitions that a subtask begins with; answers what its consumer reads, and the positions its sink hears.
-    fn beginnings(
-        &self,
-        subtask: u32,
-        fetcher: &mut Fetcher,
-    ) -> (Vec<Request>, Vec<(TopicPartition, SinkPosition)>) {
-        let mut assignments = Vec::new();
-        let mut begin = Vec::new();
-        let of_subtask = self.partitions.iter();
-        for (partition, state) in of_subtask.filter(|(_, state)| state.subtask == subtask) {
-            let Some(live) = &state.live else { continue };
-            let Some(position) = live.get() else { continue };
-            if self.parked.contains_key(partition) {
-                continue;
-            }
-            let assignment = (partition.clone(), position);
-            fetcher.register(&assignment, state.position_id, 0, Arc::clone(live));
-            assignments.push(Request::Read(assignment));
-            let for_sink = SinkPosition {
-                next_offset: position,
-                position_id: state.position_id,
-            };
-            begin.push((partition.clone(), for_sink));
-        }
-        begin.extend(self.positions_for_the_sink(subtask));
-        (assignments, begin)
-    }
-
-    fn open_subtask(
-        &mut self,
-        subtask: u32,
-        events: &mpsc::Sender<SubtaskEvent>,
-    ) -> Result<(), JobError> {
-        let settings = ConsumerSettings {
-            job: self.run.name.to_string(),
-            subtask,
-            source: self.run.spec.source.clone(),
-        };
-        let consumer = self
-            .run
-            .kafka
-            .consumer(&settings)
-            .map_err(ConsumerError::Kafka)?;
-        if self.committer.is_none() {
-            self.committer = Some(consumer.committer());
-        }
-        let (producer, batches) = handover_slot::channel();
-        let view = Arc::new(SubtaskView::default());
-        let mut fetcher = Fetcher::new(self.run.spec.source.format, Arc::clone(&view.counters));
-        if let Some(ends) = &self.run.ends {
-            fetcher.end_at(ends.clone());
-        }
-        let (pausing, paused) = self.pausing();
-        if let Some(event_time) = &self.event_time {
-            fetcher.keep_event_time(event_time.for_subtask());
-        }
-        let (assignments, begin) = self.beginnings(subtask, &mut fetcher);
-        let asked = assignments.len() as u64;
-        batches.assign(assignments);
-        let reachability = Reachability::default();
-        let thread_name = format!("consumer-{}-{subtask}", self.run.name);
-        let thread_ended = consumer_thread::spawn(
-            self.threads,
-            &thread_name,
-            consumer,
-            producer,
-            reachability.clone(),
-            Arc::clone(&view.blocked),
-        )
-        .map_err(|error| JobError::Panicked {
-            part: thread_name,
-            detail: error.to_string(),
-        })?;
-        let (barrier, barrier_receiver) = watch::channel(None);
-        let (intake, intake_receiver) = watch::channel(Intake::Open);
-        // There is room for every partition to come, to be parked and to come again, and for those that appear.
-        let of_subtask = self
-            .partitions
-            .values()
-            .filter(|state| state.subtask == subtask);
-        let (partitions, partition_receiver) =
-            mpsc::channel(2 * of_subtask.count() + NEW_PARTITIONS);
-        let task = SubtaskTask {
-            subtask,
-            batches,
-            asked,
-            fetcher,
-            sink: Arc::clone(&self.run.sink),
-            begin,
-            channels: SubtaskChannels {
-                barrier: barrier_receiver,
-                intake: intake_receiver,
-                partitions: partition_receiver,
-                events: events.clone(),
-                cancel: self.cancel.clone(),
-            },
-            view: Arc::clone(&view),
-            limit: Arc::clone(&self.limit),
-            held: None,
-            has_output: false,
-            pausing,
-            clock: Arc::clone(&self.run.clock),
-            job: self.run.name.clone(),
-            bad_records: self.bad_records(),
-        };
-        self.tasks
-            .spawn(tracing::Instrument::in_current_span(async move {
-                let outcome = AssertUnwindSafe(task.run()).catch_unwind().await;
-                let outcome = outcome.unwrap_or_else(|panic| {
-                    Err(JobError::Panicked {
-                        part: format!("subtask {subtask}"),
-                        detail: consumer_thread::panic_text(panic.as_ref()),
-                    })
-                });
-                (subtask, outcome)
-            }));
-        self.subtasks.push(Subtask {
-            barrier,
-            intake,
-            partitions,
-            view,
-            reachability,
-            thread_ended,
-            paused,
-        });
-        Ok(())
-    }
-
-    /// Ends everything that runs and says how it went. Bounded: what does not end in time is left behind and counted.
-    async fn close(mut self) -> JobEnd {
-        if self.is_fenced {
-            self.background.abort_all();
-        }
-        self.cancel.cancel();
-        // The committer shares the first consumer's client, which cannot close while it is held.
-        self.committer = None;
-        let all_ended = tokio::time::timeout(SUBTASK_CLOSE, async {
-            while self.tasks.join_next().await.is_some() {}
-        });
-        let some_were_stuck = all_ended.await.is_err();
-        if some_were_stuck {
-            // A task that is stuck in its sink is ended here; its end of the hand-over closes with it.
-            let _still_stuck = tokio::time::timeout(SUBTASK_ABORT, self.tasks.shutdown()).await;
-        }
-        let cut_off = some_were_stuck
-            || self
-                .subtasks
-                .iter()
-                .any(|subtask| subtask.view.was_cut_off());
-        self.publish();
-        let mut leaked_threads = 0;
-        let deadline = Instant::now() + CONSUMER_CLOSE;
-        for subtask in self.subtasks.drain(..) {
-            let closed = tokio::time::timeout_at(deadline, subtask.thread_ended).await;
-            leaked_threads += usize::from(closed.is_err());
-        }
-        self.tell_left_out_rest();
-        self.settle_calls().await;
-        self.log_untold();
-        self.note_open_commit().await;
-        leaked_threads += usize::from(self.commits.in_flight().is_some());
-        if leaked_threads > 0 {
-            tracing::warn!(
-                leaked_threads,
-                "consumer clients or a commit did not end in time; they are left to end by themselves"
-            );
-        }
-        for (report, waiters) in std::mem::take(&mut self.awaiting_commit).into_values() {
-            let report = self.as_it_ended(report);
-            for waiter in waiters {
-                // A caller that went away loses only the answer.
-                let _unheard = waiter.send(report.clone());
-            }
-        }
-        let store_has_not_said = self
-            .attempt
-            .as_ref()
-            .is_some_and(|attempt| attempt.checkpoint.is_some());
-        let is_known = !cut_off && !store_has_not_said;
-        let end = self.end.take();
-        let mut whole = |outcome: Box<StopOutcome>| {
-            Box::new(StopOutcome {
-                checkpoint: outcome.checkpoint.map(|report| self.as_it_ended(report)),
-                will_replay: is_known.then(|| self.unsaved_offsets()),
-                leaked_threads,
-                blocked: self.blocked.take(),
-            })
-        };
-        match end {
-            Some(JobEnd::Stopped(outcome)) => JobEnd::Stopped(whole(outcome)),
-            Some(JobEnd::Finished(outcome)) => JobEnd::Finished(whole(outcome)),
-            Some(failed @ JobEnd::Failed(_)) => failed,
-            None => JobEnd::Failed(JobError::Panicked {
-                part: "job task".to_owned(),
-                detail: "it ended without a reason".to_owned(),
-            }),
-        }
-    }
-
-    /// Waits a moment for calls that were made aside: what they bring still counts, and the lease is still ours.
-    async fn settle_calls(&mut self) {
-        let deadline = Instant::now() + LAST_NOTES;
-        while let Ok(Some(done)) =
-            tokio::time::timeout_at(deadline, self.background.join_next()).await
-        {
-            match done {
-                Ok(
-                    Background::LookedUp(_)
-                    | Background::Bounds(_)
-                    | Background::ReadableEnds(_)
-                    | Background::Discovered(_),
-                )
-                | Err(_) => {}
-                Ok(
-                    Background::Stored { .. }
-                    | Background::Noted(_)
-                    | Background::Told(_)
-                    | Background::Committed { .. },
-                ) => self.on_background(done),
-            }
-        }
-    }
-
-    /// A stop's report with what became known after it was made.
-    fn as_it_ended(&self, report: CheckpointReport) -> CheckpointReport {
-        if self.last.id != report.id {
-            return report;
-        }
-        let group_commit = match self.last.group_commit.status {
-            GroupCommitStatus::Pending => self.commit_without_answer(),
-            GroupCommitStatus::Ok
-            | GroupCommitStatus::Failed
-            | GroupCommitStatus::Displaced
-            | GroupCommitStatus::Off => self.last.group_commit.clone(),
-        };
-        CheckpointReport {
-            id: report.id,
-            status: "completed".to_owned(),
-            completed_at: Some(self.last.completed_at),
-            group_commit,
-            phases: self.last.phases,
-            failure: None,
-        }
-    }
-
-    /// What the end of the run makes of the newest checkpoint's commit if it is still open.
-    fn commit_without_answer(&self) -> GroupCommit {
-        let error = if self.commits.in_flight() == Some(self.last.id) {
-            "no answer came before the job ended; it may still take effect"
-        } else {
-            "the job ended before it was sent"
-        };
-        GroupCommit {
-            status: GroupCommitStatus::Failed,
-            error: Some(error.to_owned()),
-        }
-    }
-
-    /// The history must not show a commit as under way for ever.
-    async fn note_open_commit(&self) {
-        if self.last.group_commit.status != GroupCommitStatus::Pending || self.is_fenced {
-            return;
-        }
-        let (id, phases, outcome) = (
-            self.last.id,
-            &self.last.phases,
-            self.commit_without_answer(),
-        );
-        let noted = self
-            .run
-            .store
-            .record_outcome(&self.run.lease, id, phases, &outcome);
-        if let Ok(Err(error)) = tokio::time::timeout(LAST_NOTES, noted).await {
-            tracing::debug!(%error, "the open commit could not be noted");
-        }
-    }
-
-    /// Offsets given to the sink after the newest completed checkpoint.
-    fn unsaved_offsets(&self) -> i64 {
-        let positions = self.partitions.iter().filter_map(|(partition, state)| {
-            let live = state.live.as_ref()?.get()?;
-            let saved = self.last_offsets.get(partition)?;
-            Some(live.distance_from(*saved).max(0))
-        });
-        positions.sum()
     }
 
     fn fail(&mut self, error: JobError) {
@@ -735,29 +389,6 @@ impl JobTask {
         };
         tracing::error!(error = %cause, "the job gave up");
         self.end = Some(JobEnd::Failed(cause));
-    }
-
-    /// A record cannot be processed: the run ends, with everything before the record in a last checkpoint.
-    fn on_blocked(&mut self, error: JobError) {
-        if self.blocked.is_some() {
-            // Another partition came to a record of its own. Its position is covered, and the next start comes to it.
-            return;
-        }
-        let before_it = if self.run.spec.checkpointing().is_off() {
-            "what lies before it goes to the sink"
-        } else {
-            "a last checkpoint is taken before it"
-        };
-        tracing::error!(error = %error, "a record cannot be processed; {before_it}");
-        self.blocked = Some(error);
-        if self.stopping.is_none() {
-            self.fail_after_checkpoint();
-        }
-    }
-
-    fn fail_after_checkpoint(&mut self) {
-        let timeout = self.run.spec.checkpoint.timeout.0.min(LAST_CHECKPOINT);
-        self.begin_last_checkpoint(CheckpointKind::Failure, false, timeout, Vec::new());
     }
 
     fn next_deadline(&self) -> Instant {
@@ -819,181 +450,6 @@ impl JobTask {
         self.coordinator.set_timing(timing(&self.run.spec));
     }
 
-    fn on_trigger(&mut self, timeout: Option<Duration>, reply: oneshot::Sender<CheckpointReport>) {
-        if let Some(stopping) = &self.stopping {
-            // No record is taken any more: the stop's checkpoint covers everything that this one would.
-            let last = stopping
-                .attempt
-                .and_then(|id| self.awaiting_commit.get_mut(&id));
-            match last {
-                Some((_, waiters)) => waiters.push(reply),
-                None if stopping.attempt.is_some() => self.waiters.push(reply),
-                None => self.queue_waiter(timeout, reply),
-            }
-            return;
-        }
-        self.queue_waiter(timeout, reply);
-        self.trigger_manual(timeout);
-    }
-
-    fn queue_waiter(
-        &mut self,
-        timeout: Option<Duration>,
-        reply: oneshot::Sender<CheckpointReport>,
-    ) {
-        let timeout = timeout.unwrap_or(self.run.spec.checkpoint.timeout.0);
-        self.queued_waiters.push(QueuedWaiter {
-            reply,
-            deadline: Instant::now() + timeout,
-            asked_at: self.run.clock.now(),
-        });
-    }
-
-    /// Answers those whose checkpoint has not begun in their time, because the attempt before it waits for the store.
-    fn answer_late_waiters(&mut self, now: Instant) {
-        if self.stopping.is_some() {
-            return;
-        }
-        let all = std::mem::take(&mut self.queued_waiters);
-        let (late, waiting): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|waiter| waiter.deadline <= now);
-        self.queued_waiters = waiting;
-        let Some(asked_at) = late.iter().map(|waiter| waiter.asked_at).min() else {
-            return;
-        };
-        if self.queued_waiters.is_empty() {
-            self.coordinator.withdraw(CheckpointKind::Manual);
-        }
-        let report = self.never_began(CheckpointKind::Manual, asked_at, "its timeout");
-        for waiter in late {
-            // A caller that went away loses only the answer.
-            let _unheard = waiter.reply.send(report.clone());
-        }
-        self.publish();
-    }
-
-    /// Notes a checkpoint that was asked for and could not begin, because another attempt was under way.
-    fn never_began(
-        &mut self,
-        kind: CheckpointKind,
-        asked_at: DateTime<Utc>,
-        limit: &str,
-    ) -> CheckpointReport {
-        let in_the_way = self.attempt.as_ref().map_or_else(String::new, |attempt| {
-            format!(": checkpoint {} was still under way", attempt.id)
-        });
-        let mut failure = CheckpointFailure {
-            code: Code::CheckpointTimeout.to_string(),
-            phase: "barrier".to_owned(),
-            summary: format!("the checkpoint could not begin within {limit}{in_the_way}"),
-            slowest: self.coordinator.missing(Instant::now()),
-        };
-        self.name_the_slow_part(&mut failure);
-        let id = self.coordinator.spend_id();
-        self.last_failed = Some((id, failure.clone()));
-        self.note_failure(FailedCheckpoint {
-            id,
-            kind,
-            epoch: self.run.lease.epoch,
-            started_at: asked_at,
-            failed_at: self.run.clock.now(),
-            phases: CheckpointPhases::default(),
-            failure: failure.clone(),
-        });
-        failed_report(id, CheckpointPhases::default(), failure)
-    }
-
-    fn trigger_manual(&mut self, timeout: Option<Duration>) {
-        let event = CoordinatorEvent::Trigger {
-            kind: CheckpointKind::Manual,
-            timeout,
-        };
-        self.coordinate(event);
-    }
-
-    fn on_stop(
-        &mut self,
-        checkpoint: StopCheckpoint,
-        timeout: Duration,
-        refused: oneshot::Sender<StopRefused>,
-    ) {
-        if checkpoint == StopCheckpoint::None {
-            let last = self
-                .stopping
-                .as_ref()
-                .and_then(|stopping| stopping.report.clone());
-            if let Some(stopping) = &mut self.stopping {
-                // Somebody asks now.
-                stopping.finishes = false;
-            }
-            return self.stopped(last);
-        }
-        let deadline = Instant::now() + timeout;
-        if let Some(stopping) = &mut self.stopping {
-            stopping.refused.push(refused);
-            stopping.required &= checkpoint == StopCheckpoint::Required;
-            stopping.deadline = stopping.deadline.min(deadline);
-            return;
-        }
-        let required = checkpoint == StopCheckpoint::Required;
-        self.begin_last_checkpoint(CheckpointKind::Stop, required, timeout, vec![refused]);
-    }
-
-    fn begin_last_checkpoint(
-        &mut self,
-        kind: CheckpointKind,
-        required: bool,
-        timeout: Duration,
-        refused: Vec<oneshot::Sender<StopRefused>>,
-    ) {
-        let now = Instant::now();
-        self.stopping = Some(Stopping {
-            kind,
-            required,
-            finishes: false,
-            deadline: now + timeout,
-            asked_at: self.run.clock.now(),
-            insist_until: now + timeout.mul_f64(INSIST_SHARE),
-            attempt: None,
-            refused,
-            report: None,
-        });
-        self.coordinator.set_periodic(false);
-        self.apply_intake();
-        self.coordinate(CoordinatorEvent::Trigger {
-            kind,
-            timeout: Some(timeout),
-        });
-        self.publish();
-    }
-
-    fn stopped(&mut self, checkpoint: Option<CheckpointReport>) {
-        if self.end.is_some() {
-            return;
-        }
-        if checkpoint.is_some() && self.reads_on() {
-            return;
-        }
-        let fails = self
-            .stopping
-            .as_ref()
-            .is_some_and(|stopping| stopping.kind == CheckpointKind::Failure);
-        if fails && let Some(cause) = self.blocked.take() {
-            return self.fail(cause);
-        }
-        let outcome = Box::new(StopOutcome {
-            checkpoint,
-            will_replay: None,
-            leaked_threads: 0,
-            blocked: None,
-        });
-        self.end = Some(if self.is_finished() {
-            JobEnd::Finished(outcome)
-        } else {
-            JobEnd::Stopped(outcome)
-        });
-    }
-
     fn on_lease(&mut self, health: Option<LeaseHealth>) {
         match health {
             Some(LeaseHealth::Held) => self.lease_doubt = None,
@@ -1053,7 +509,8 @@ impl JobTask {
                 subtask,
                 detail,
             } => {
-                tracing::warn!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
+                // What comes of it says the checkpoint, once.
+                tracing::debug!(checkpoint.id = %id, subtask, detail, "the sink could not make its records durable");
                 self.coordinate(CoordinatorEvent::PrepareFailed {
                     id,
                     subtask,
@@ -1099,88 +556,6 @@ impl JobTask {
             self.stop_ran_out();
         }
         self.answer_late_waiters(now);
-    }
-
-    /// The time of a stop is over before its checkpoint has ended.
-    fn stop_ran_out(&mut self) {
-        let Some(stopping) = &self.stopping else {
-            return;
-        };
-        if let Some(report) = stopping.report.clone() {
-            // The checkpoint is stored; only its commit to the group is open.
-            if self.waits_for_last_commit(&report) {
-                return;
-            }
-            return self.stopped(Some(report));
-        }
-        let (own, asked_at, kind) = (stopping.attempt, stopping.asked_at, stopping.kind);
-        let under_way = self.attempt.as_ref().map(|attempt| attempt.id);
-        if let Some(id) = own.filter(|own| under_way == Some(*own)) {
-            let actions = self.coordinator.give_up(id, Instant::now());
-            if actions.is_empty() {
-                let now = Instant::now();
-                let attempt = self.attempt.as_ref();
-                let phases = attempt.map(|attempt| attempt.phases_until(now));
-                return self.stop_failed(uncertain_report(id, phases.unwrap_or_default()));
-            }
-            return self.carry_out(actions);
-        }
-        self.coordinator.withdraw(kind);
-        let report = self.never_began(kind, asked_at, "the time of the stop");
-        self.stop_failed(report);
-    }
-
-    fn stop_failed(&mut self, report: CheckpointReport) {
-        let Some(stopping) = self.stopping.take_if(|stopping| stopping.required) else {
-            return self.stopped(Some(report));
-        };
-        for refused in stopping.refused {
-            // A caller that went away loses only the answer.
-            let _unheard = refused.send(StopRefused {
-                checkpoint: report.clone(),
-            });
-        }
-        if self.blocked.is_some() {
-            // It cannot go on: the record that came up meanwhile ends it.
-            return self.fail_after_checkpoint();
-        }
-        self.coordinator.set_periodic(true);
-        self.apply_intake();
-        if !self.queued_waiters.is_empty() {
-            // They waited for the stop's checkpoint.
-            self.trigger_manual(None);
-        }
-        self.publish();
-    }
-}
-
-fn failed_report(
-    id: CheckpointId,
-    phases: CheckpointPhases,
-    failure: CheckpointFailure,
-) -> CheckpointReport {
-    CheckpointReport {
-        id,
-        status: "failed".to_owned(),
-        completed_at: None,
-        group_commit: GroupCommit::OFF,
-        phases,
-        failure: Some(failure),
-    }
-}
-
-/// A checkpoint that was sent to the store, which has not said whether it keeps it: every subtask has answered, and the
-/// store is what is slow.
-fn uncertain_report(id: CheckpointId, phases: CheckpointPhases) -> CheckpointReport {
-    let failure = CheckpointFailure {
-        code: Code::CheckpointTimeout.to_string(),
-        phase: "store".to_owned(),
-        summary: "the store has not said whether it keeps the checkpoint".to_owned(),
-        slowest: Vec::new(),
-    };
-    CheckpointReport {
-        status: "uncertain".to_owned(),
-        ..failed_report(id, phases, failure)
     }
 }
 

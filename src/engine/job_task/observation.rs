@@ -10,26 +10,18 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Background, JobTask, watermarks};
+use super::{JobTask, watermarks};
 use crate::{
-    engine::{
-        error::KafkaError,
-        fetcher::Counters,
-        pending_positions::{self, LookedUp},
-        subtask::Activity,
-    },
+    engine::{fetcher::Counters, subtask::Activity},
     model::{
         checkpoint::CheckpointKind,
         code::Code,
         job_status::{
             AttemptInProgress, BadRecordCounters, CommitCounters, JobStatus, LivePartition, Waiting,
         },
-        topic::TopicPartition,
     },
 };
 
-/// How often partitions without a leader are asked for.
-const PENDING_PERIOD: Duration = Duration::from_secs(2);
 /// How often the history is thinned.
 const THIN_PERIOD: Duration = Duration::from_secs(60);
 
@@ -61,80 +53,6 @@ impl JobTask {
             self.note(async move { store.thin(&lease).await });
         }
         self.publish();
-    }
-
-    pub(super) fn watch_pending(&mut self) {
-        let waits = !self.pending.unresolved().is_empty();
-        let is_due = self.look_up_now || self.looked_up.elapsed() >= PENDING_PERIOD;
-        if waits && !self.looking_up && is_due {
-            self.looking_up = true;
-            self.look_up_now = false;
-            let (kafka, spec, unresolved) = (
-                Arc::clone(&self.run.kafka),
-                self.run.spec.clone(),
-                self.pending.ask(),
-            );
-            let now_ms = self.run.clock.now().timestamp_millis();
-            self.background.spawn(async move {
-                Background::LookedUp(
-                    pending_positions::look_up(kafka, spec, unresolved, now_ms).await,
-                )
-            });
-        }
-        let unresolved = self.pending.unresolved();
-        let names: Vec<String> = self
-            .leaderless
-            .iter()
-            .filter(|partition| unresolved.contains_key(partition))
-            .map(ToString::to_string)
-            .collect();
-        let waits =
-            (!names.is_empty()).then(|| format!("no leader answers for {}", names.join(", ")));
-        self.note_waiting(Code::NoLeader, waits);
-        for code in [
-            Code::OffsetOutOfRange,
-            Code::GroupMissing,
-            Code::TopicRecreated,
-        ] {
-            let unresolved = self.pending.unresolved();
-            let stands = self.against.iter().find(|blocker| {
-                let mut waiting = blocker.partitions.iter();
-                blocker.code == code && waiting.any(|waits| unresolved.contains_key(waits))
-            });
-            let summary = stands.map(|blocker| blocker.summary.clone());
-            self.note_waiting(code, summary);
-        }
-    }
-
-    pub(super) fn on_looked_up(&mut self, outcome: Result<LookedUp, KafkaError>) {
-        self.looking_up = false;
-        self.looked_up = Instant::now();
-        match outcome {
-            Ok(looked_up) => {
-                let (found, elsewhere) = self.in_their_topics(looked_up.found);
-                let found = self.pending.found(found);
-                self.note_moves(&found, &looked_up.bounds);
-                self.against = looked_up.against;
-                self.park_what_came_back_outside();
-                let decided = |partition: &&TopicPartition| {
-                    let mut against = self.against.iter();
-                    against.any(|blocker| blocker.partitions.contains(partition))
-                };
-                let leaderless = self.pending.unresolved().keys();
-                self.leaderless = leaderless
-                    .filter(|one| !decided(one) && !elsewhere.contains(*one))
-                    .cloned()
-                    .collect();
-                self.take_positions(found);
-            }
-            Err(error) => {
-                self.leaderless = self.pending.unresolved().keys().cloned().collect();
-                tracing::debug!(error = %error, "partitions without a leader could not be looked up");
-            }
-        }
-        if self.look_up_now {
-            self.watch_pending();
-        }
     }
 
     /// Notes or clears something that the job waits for; the first moment of it is kept.
@@ -234,6 +152,10 @@ impl JobTask {
                 skipped: sum(|counters| &counters.skipped),
                 dead_lettered: sum(|counters| &counters.dead_lettered),
             },
+            sink_writes: self
+                .subtasks
+                .iter()
+                .any(|subtask| subtask.view.sink_is_flushing()),
             positions_moved: self.moved,
             watermark: self
                 .event_time

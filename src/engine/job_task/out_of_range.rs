@@ -50,6 +50,14 @@ pub(super) fn moved_by_the_start(run: &JobRun) -> u64 {
     moved.count() as u64
 }
 
+/// The questions where logs begin and end whose partitions are parked outside them.
+#[derive(Default)]
+pub(super) struct BoundsAsked {
+    /// When the last one was answered.
+    asked: Option<Instant>,
+    under_way: bool,
+}
+
 impl JobTask {
     /// Whether a partition is parked because its log does not hold its position.
     pub(super) fn is_outside(&self, partition: &TopicPartition) -> bool {
@@ -77,8 +85,7 @@ impl JobTask {
         }
         if let Some(position) = self.position_of(&partition) {
             self.pending.add(partition, Pending::Held(position));
-            self.look_up_now = true;
-            self.watch_pending();
+            self.look_up_at_once();
         }
     }
 
@@ -86,6 +93,7 @@ impl JobTask {
     /// decide: it is parked for that then, and for having been gone no longer.
     pub(super) fn park_what_came_back_outside(&mut self) {
         let outside = self
+            .look_ups
             .against
             .iter()
             .filter(|blocker| blocker.code == Code::OffsetOutOfRange)
@@ -116,9 +124,10 @@ impl JobTask {
     /// Asks where the logs begin and end that do not hold their partition's position, to name what is lost.
     pub(super) fn ask_bounds(&mut self) {
         let early = self
-            .bounds_asked
+            .bounds
+            .asked
             .is_some_and(|asked| asked.elapsed() < ASK_EVERY);
-        if self.asking_bounds || early {
+        if self.bounds.under_way || early {
             return;
         }
         let outside: Vec<TopicPartition> = self
@@ -128,10 +137,10 @@ impl JobTask {
             .cloned()
             .collect();
         if outside.is_empty() {
-            self.bounds_asked = None;
+            self.bounds.asked = None;
             return;
         }
-        self.asking_bounds = true;
+        self.bounds.under_way = true;
         let kafka = Arc::clone(&self.run.kafka);
         self.background
             .spawn(async move { Background::Bounds(kafka.log_bounds(&outside).await) });
@@ -149,8 +158,8 @@ impl JobTask {
         &mut self,
         outcome: Result<BTreeMap<TopicPartition, LogBounds>, KafkaError>,
     ) {
-        self.asking_bounds = false;
-        self.bounds_asked = Some(Instant::now());
+        self.bounds.under_way = false;
+        self.bounds.asked = Some(Instant::now());
         match outcome {
             Ok(bounds) => {
                 for (partition, bounds) in bounds {

@@ -113,8 +113,7 @@ impl JobTask {
                     self.pending.add(partition, Pending::Held(position));
                 }
             }
-            self.look_up_now = true;
-            self.watch_pending();
+            self.look_up_at_once();
         }
         self.publish();
     }

@@ -194,7 +194,7 @@ impl Flusher {
                 Err(Trouble::TooSlow(text)) => {
                     let text = format!("{text}; {}", self.pace.too_slow(rows.len()));
                     self.wait_out(Trouble::TooSlow(text), &mut attempts).await?;
-                    // Other steps could not tell what became of a COMMIT of these.
+                    // While a COMMIT is in doubt, only the same steps tell what became of it.
                     if !in_doubt && rows.len() > 1 {
                         return Ok(Written::TooSlow);
                     }
@@ -265,12 +265,7 @@ impl Flusher {
             })?;
             CrashPoint::BeforeSinkCommitted.reached();
             *in_doubt = true;
-            let committed = answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await;
-            if let Err(Trouble::TooSlow(_)) = committed {
-                // A constraint that is checked at the end was cancelled: that was an answer.
-                *in_doubt = false;
-            }
-            committed?;
+            answered_within(COMMIT_WITHIN, target.commit(&mut connection)).await?;
             CrashPoint::SinkCommitted.reached();
             *in_doubt = false;
             Ok(())
@@ -295,8 +290,8 @@ impl Flusher {
         while refused - accepted > 1 {
             let middle = accepted + (refused - accepted) / 2;
             match self.probe(chunk, &(piece.start..middle)).await? {
-                Written::Yes | Written::TooSlow => accepted = middle,
-                Written::Refused(other) => (refused, refusal) = (middle, other),
+                None => accepted = middle,
+                Some(other) => (refused, refusal) = (middle, other),
             }
         }
         if refusal.may_be_of_the_table()
@@ -337,7 +332,7 @@ impl Flusher {
         row: usize,
         refusal: &Refusal,
     ) -> Result<Option<SinkError>, SinkError> {
-        if let Written::Refused(refusal) = self.probe_with(chunk, Probe::Nothing(row)).await? {
+        if let Some(refusal) = self.probe_with(chunk, Probe::Nothing(row)).await? {
             return Ok(Some(self.target.fault(&refusal)));
         }
         let is_alike = |other: &usize| chunk.is_deletion(*other) == chunk.is_deletion(row);
@@ -348,7 +343,7 @@ impl Flusher {
         let step = others.len().div_ceil(COMPARED_ROWS).max(1);
         let mut tried = 0;
         for other in others.into_iter().step_by(step) {
-            if let Written::Yes = self.probe(chunk, &(other..other + 1)).await? {
+            if self.probe(chunk, &(other..other + 1)).await?.is_none() {
                 return Ok(None);
             }
             tried += 1;
@@ -364,17 +359,26 @@ impl Flusher {
         ))))
     }
 
-    /// Tries rows in a transaction that is rolled back.
-    async fn probe(&mut self, chunk: &Chunk, rows: &Range<usize>) -> Result<Written, SinkError> {
+    /// Tries rows in a transaction that is rolled back. Answers what the target has against them, if it has.
+    async fn probe(
+        &mut self,
+        chunk: &Chunk,
+        rows: &Range<usize>,
+    ) -> Result<Option<Refusal>, SinkError> {
         self.probe_with(chunk, Probe::Rows(rows)).await
     }
 
-    async fn probe_with(&mut self, chunk: &Chunk, what: Probe<'_>) -> Result<Written, SinkError> {
+    async fn probe_with(
+        &mut self,
+        chunk: &Chunk,
+        what: Probe<'_>,
+    ) -> Result<Option<Refusal>, SinkError> {
         let mut attempts = Attempts::new();
         loop {
             match self.try_probe(chunk, what).await {
-                Ok(()) => return Ok(Written::Yes),
-                Err(Trouble::Rows(refusal)) => return Ok(Written::Refused(refusal)),
+                Ok(()) => return Ok(None),
+                Err(Trouble::Rows(refusal)) => return Ok(Some(refusal)),
+                // Never smaller: no part of what was refused in time takes longer than that.
                 Err(trouble) => self.wait_out(trouble, &mut attempts).await?,
             }
         }
@@ -390,7 +394,6 @@ impl Flusher {
                 Probe::Rows(rows) => target.write(&mut connection, chunk, rows).await?,
                 Probe::Nothing(row) => target.write_nothing(&mut connection, chunk, row).await?,
             }
-            target.check_constraints(&mut connection).await?;
             rollback(&mut connection).await
         })
         .await;

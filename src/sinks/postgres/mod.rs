@@ -229,7 +229,8 @@ struct Target {
 }
 
 impl Target {
-    /// Writes rows inside the transaction that is open.
+    /// Writes rows inside the transaction that is open, and has checked what waits for its end: that is the table's work,
+    /// with the time of a statement, and a COMMIT after it is nothing but a COMMIT.
     async fn write(
         &self,
         connection: &mut PgConnection,
@@ -244,7 +245,11 @@ impl Target {
             WriteMode::Append => self.copy(connection, &slice).await,
             WriteMode::Upsert => self.replace(connection, &slice).await,
         };
-        written.map_err(|error| self.trouble_of_rows(&error))
+        written.map_err(|error| self.trouble_of_rows(&error))?;
+        let checked = send(connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
+        checked
+            .map(drop)
+            .map_err(|error| self.trouble_of_rows(&error))
     }
 
     /// Runs the statement of a row without any row: what it is refused for then is the table's.
@@ -292,18 +297,9 @@ impl Target {
         Ok(())
     }
 
-    /// Commits. A constraint that is checked at the end speaks here.
     async fn commit(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
         let committed = send(connection, "COMMIT".to_owned()).await;
         committed
-            .map(drop)
-            .map_err(|error| self.trouble_of_rows(&error))
-    }
-
-    /// Checks what would be checked at the end only.
-    async fn check_constraints(&self, connection: &mut PgConnection) -> Result<(), Trouble> {
-        let checked = send(connection, "SET CONSTRAINTS ALL IMMEDIATE".to_owned()).await;
-        checked
             .map(drop)
             .map_err(|error| self.trouble_of_rows(&error))
     }

@@ -13,6 +13,7 @@ const SLOW: Duration = Duration::from_millis(STATEMENT_MS / 2);
 /// One that took less than this part of it may be followed by a larger one.
 const QUICK: Duration = Duration::from_millis(STATEMENT_MS / 8);
 
+/// The size of a flusher's transactions.
 pub(super) struct Pace {
     /// By the spec.
     most: usize,
@@ -42,9 +43,13 @@ impl Pace {
     /// A transaction of so many rows was given up because it took too long. Says what comes of it.
     pub(super) fn too_slow(&mut self, rows: usize) -> String {
         self.rows = self.rows.min(half(rows));
+        if rows <= 1 {
+            return "that was one row alone; look at the table's triggers, indexes and locks"
+                .to_owned();
+        }
         format!(
-            "the {rows} rows of one transaction (sink.batch.max_rows: {}) took too long, the next one has {} at most; look at \
-             the table's triggers, indexes and locks, and set a smaller sink.batch.max_rows if they cannot be quicker",
+            "{rows} rows in one transaction (sink.batch.max_rows: {}) took too long, the next one has {} at most; look at the \
+             table's triggers, indexes and locks, and set a smaller sink.batch.max_rows if they cannot be quicker",
             self.most, self.rows
         )
     }
@@ -79,9 +84,12 @@ mod tests {
             pace.took(pace.rows(), Duration::from_secs(1));
         }
         assert_eq!(pace.rows(), 20_000);
-        for _ in 0..20 {
+        for _ in 0..15 {
             pace.too_slow(pace.rows());
         }
         assert_eq!(pace.rows(), 1);
+        let said = pace.too_slow(1);
+        assert_eq!(pace.rows(), 1);
+        assert!(said.contains("one row alone"), "{said}");
     }
 }

@@ -75,8 +75,8 @@ impl SinkWriter for PostgresWriter {
         self.slot.troubled(known).await
     }
 
-    fn flushing(&self) -> Option<Arc<AtomicBool>> {
-        Some(self.slot.flushing())
+    fn flushing(&self) -> Arc<AtomicBool> {
+        self.slot.flushing()
     }
 
     async fn prepare(

@@ -32,6 +32,7 @@ mod restarts;
 mod retention;
 mod shutdown;
 mod sink_progress;
+mod slow_target;
 mod stages;
 mod startup_mode_changes;
 mod startup_modes;
