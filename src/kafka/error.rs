@@ -110,9 +110,12 @@ fn deadline(
     let (code, detail) = match last_error {
         Some(last) => (
             Code::KafkaUnreachable,
-            format!("no answer within {waited:?}; {}", client(last)),
+            format!("no answer within {}; {}", in_seconds(waited), client(last)),
         ),
-        None => (Code::KafkaTimeout, format!("no answer within {waited:?}")),
+        None => (
+            Code::KafkaTimeout,
+            format!("no answer within {}", in_seconds(waited)),
+        ),
     };
     KafkaError {
         operation: operation.into(),
@@ -120,6 +123,12 @@ fn deadline(
         code,
         class: ErrorClass::Infrastructure,
     }
+}
+
+/// To the tenth: what was left of a deadline is not a round number.
+fn in_seconds(waited: std::time::Duration) -> String {
+    let tenths = (waited.as_secs_f64() * 10.0).round() / 10.0;
+    format!("{tenths} s")
 }
 
 /// An error of a whole client, in words.
@@ -305,6 +314,12 @@ mod tests {
             );
         }
         assert_eq!(answer(3, &subject).code, Code::UnknownTopic);
+    }
+
+    #[test]
+    fn what_was_waited_is_told_in_tenths_of_a_second() {
+        assert_eq!(in_seconds(Duration::from_nanos(9_213_817_848)), "9.2 s");
+        assert_eq!(in_seconds(Duration::from_secs(5)), "5 s");
     }
 
     #[test]

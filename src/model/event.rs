@@ -47,6 +47,7 @@ event_kinds! {
     PartitionGone = "partition-gone", "Partitions do not exist any more.";
     PartitionParked = "partition-parked", "A partition is not read any further.";
     PartitionReturned = "partition-returned", "Partitions are there again.";
+    PositionForgotten = "position-forgotten", "The position of a partition that does not exist was dropped, as a start asked.";
     PositionMoved = "position-moved", "A position that its log does not hold was moved as the spec says.";
     PositionsDecided = "positions-decided", "A checkpoint decided positions.";
     RecordSkipped = "record-skipped", "An operator left out a record.";

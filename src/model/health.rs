@@ -100,7 +100,8 @@ pub struct PartitionSample {
     pub readable_end: Option<Offset>,
     /// The end of the log.
     pub latest: Option<Offset>,
-    /// Whether it is not read because its event time is too far ahead of the others': it stands still as it was told to.
+    /// Whether it stands still as it was told to: its event time is too far ahead of the others', or the job's limits hold back
+    /// what is read, and it may be another partition's turn.
     pub held_back: bool,
 }
 
@@ -216,15 +217,18 @@ pub fn verdict(inputs: &HealthInputs<'_>) -> Health {
     }
 }
 
+/// That new partitions cannot be looked for comes last: where the brokers do not answer, that is the reason for it, too.
 fn waiting_reasons(inputs: &HealthInputs<'_>) -> Vec<HealthReason> {
-    inputs
+    let mut reasons: Vec<HealthReason> = inputs
         .waiting
         .iter()
         .map(|waiting| {
             HealthReason::new(waiting.code, Some(waiting.since), waiting.detail.as_str())
         })
         .chain(leaderless_reason(inputs.window, inputs.parked))
-        .collect()
+        .collect();
+    reasons.sort_by_key(|reason| reason.code == Code::DiscoveryFailing);
+    reasons
 }
 
 /// Partitions that are read and whose log nobody answered for just now. (Those that were never read are among what the run
@@ -648,6 +652,20 @@ mod tests {
         let health = verdict(&inputs);
         assert_eq!(health.status, HealthStatus::Waiting);
         assert_eq!(health.reasons[0].problem, "/problems/kafka-unreachable");
+
+        // Where nobody answers, it is no news that new partitions cannot be looked for.
+        let waits = [Code::DiscoveryFailing, Code::KafkaTimeout].map(|code| Waiting {
+            code,
+            since: at(0),
+            detail: "no answer".to_owned(),
+        });
+        inputs.waiting = &waits;
+        let codes: Vec<Code> = verdict(&inputs)
+            .reasons
+            .iter()
+            .map(|reason| reason.code)
+            .collect();
+        assert_eq!(codes, [Code::KafkaTimeout, Code::DiscoveryFailing]);
 
         let failure = JobFailure {
             code: Code::BlockedOnRecord,

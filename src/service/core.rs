@@ -318,6 +318,8 @@ pub(crate) struct JobFacts {
 pub(crate) struct LiveSnapshot {
     pub(crate) epoch: LeaseEpoch,
     pub(crate) partitions: Arc<BTreeMap<TopicPartition, LivePartition>>,
+    /// Whether the limits held something back.
+    pub(crate) throttled: bool,
     pub(crate) at: DateTime<Utc>,
 }
 
@@ -492,10 +494,21 @@ impl JobFacts {
             return CheckpointSource::Absent;
         }
         match &self.checkpoint.value {
+            Some(known) if self.is_outdated(known.as_deref()) => CheckpointSource::Unknown,
             Some(Some(checkpoint)) => CheckpointSource::Known(checkpoint),
             Some(None) => CheckpointSource::Absent,
             None => CheckpointSource::Unknown,
         }
+    }
+
+    /// Whether the run has completed a newer checkpoint than the store told of, and the store does not answer: then the group
+    /// may rightly be ahead of what is known.
+    fn is_outdated(&self, known: Option<&CheckpointFacts>) -> bool {
+        let newest = self
+            .status()
+            .and_then(|status| status.last_checkpoint.clone());
+        let is_newer = newest.is_some_and(|newest| known.is_none_or(|known| known.id < newest.id));
+        is_newer && self.checkpoint.current().is_none()
     }
 
     /// What the job waits for: its start, or its run.

@@ -193,6 +193,7 @@ impl Standing {
             source: &row.spec.source,
             topics_there: &topics_there(status.as_deref()),
             sink_writes: status.as_ref().is_some_and(|status| status.sink_writes),
+            throttled: status.as_ref().is_some_and(|status| status.throttled),
             against_bottleneck: bottleneck.as_ref().map_or(&[], |known| &known.next),
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),

@@ -92,6 +92,7 @@ pub(crate) async fn measure(core: &Core, job: &JobEntry, reuse: Duration) {
         let live = facts.status().map(|status| LiveSnapshot {
             epoch: status.epoch,
             partitions: Arc::clone(&status.partitions),
+            throttled: status.throttled,
             at: core.now(),
         });
         facts.live = live.clone();
@@ -255,12 +256,12 @@ fn status_of(error: &KafkaError) -> SourceStatus {
 
 fn sample(
     spec: &JobSpec,
-    live: &LiveSnapshot,
+    snapshot: &LiveSnapshot,
     brokers: &BTreeMap<TopicPartition, BrokerPartition>,
     at: chrono::DateTime<chrono::Utc>,
 ) -> HealthSample {
     let isolation: Isolation = spec.source.isolation;
-    let partitions = live.partitions.iter().map(|(partition, live)| {
+    let partitions = snapshot.partitions.iter().map(|(partition, live)| {
         let bounds = brokers.get(partition).and_then(|broker| broker.bounds);
         // What lies behind the end of a bounded run does not concern it, and one that has come to it needs no leader.
         let has_ended = live.stop_offset.is_some() && live.position >= live.stop_offset;
@@ -277,7 +278,7 @@ fn sample(
                 Some(bounds) => Some(up_to(bounds.latest)),
                 None => None,
             },
-            held_back: live.watermark.as_ref().is_some_and(|one| one.paused),
+            held_back: snapshot.throttled || live.watermark.as_ref().is_some_and(|one| one.paused),
         };
         (partition.clone(), sample)
     });
@@ -449,6 +450,7 @@ mod tests {
                     watermark: None,
                 },
             )])),
+            throttled: false,
             at: chrono::DateTime::UNIX_EPOCH,
         };
         let spec = JobSpec::read(
@@ -460,11 +462,21 @@ mod tests {
             }),
         )
         .unwrap();
-        let sample = sample(&spec, &live, &BTreeMap::new(), chrono::DateTime::UNIX_EPOCH);
-        let partition = &sample.partitions[&TopicPartition::new("orders", 0)];
+        let seen = |live: &LiveSnapshot| {
+            let at = chrono::DateTime::UNIX_EPOCH;
+            sample(&spec, live, &BTreeMap::new(), at).partitions[&TopicPartition::new("orders", 0)]
+        };
+        let partition = seen(&live);
         assert_eq!(
             (partition.position, partition.readable_end),
             (Offset::new(4), None)
         );
+        assert!(!partition.held_back);
+        // With limits one partition may wait for another's records to go: it does not stand still by itself.
+        let throttled = LiveSnapshot {
+            throttled: true,
+            ..live
+        };
+        assert!(seen(&throttled).held_back);
     }
 }

@@ -30,6 +30,8 @@ const RECORDS_SHOWN: usize = 5;
 const PARKED_TOLD: usize = 3;
 /// Measurements that are older than this are told with their age.
 const FRESH_MS: i64 = 3_000;
+/// The same while the job runs, when its lag is measured every five seconds: a measurement is missing.
+const MEASURED_MS: i64 = 6_000;
 
 /// Writes curl lines that call this server.
 #[derive(Debug, Clone, Copy)]
@@ -126,6 +128,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) topics_there: &'a BTreeSet<&'a str>,
     /// The sink works at records that were read and are not durable yet.
     pub(crate) sink_writes: bool,
+    /// The limits hold back what was read.
+    pub(crate) throttled: bool,
     /// What helps against what holds the run back.
     pub(crate) against_bottleneck: &'a [NextStep],
     /// What the spec reads.
@@ -206,10 +210,7 @@ fn stopped(situation: &Situation<'_>) -> String {
             situation.mode.name()
         ),
     };
-    let as_of = match situation.lag_age_ms {
-        Some(age) if age >= FRESH_MS => format!(" as of {} s ago", age / 1_000),
-        Some(_) | None => String::new(),
-    };
+    let as_of = as_of(situation, FRESH_MS);
     let unread = situation
         .lag
         .checkpoint
@@ -227,6 +228,14 @@ fn stopped(situation: &Situation<'_>) -> String {
         format!("; the last start was refused{why}")
     });
     format!("stopped; {goes_on}{unread}{outside}{refused}")
+}
+
+/// How old the lag is, where it is older than it may be.
+fn as_of(situation: &Situation<'_>, fresh_ms: i64) -> String {
+    match situation.lag_age_ms {
+        Some(age) if age >= fresh_ms => format!(" as of {} s ago", age / 1_000),
+        Some(_) | None => String::new(),
+    }
 }
 
 fn finished(situation: &Situation<'_>) -> String {
@@ -268,6 +277,7 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         | HealthStatus::Waiting
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {
+            let as_of = as_of(situation, MEASURED_MS);
             let lag = match situation.lag.position {
                 _ if situation.bounded.is_some() => situation
                     .bounded
@@ -275,8 +285,10 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
                 Some(0) if situation.sink_writes => {
                     "everything readable is read, and not all of it written yet".to_owned()
                 }
-                Some(0) => "everything readable is read".to_owned(),
-                Some(lag) => unread(lag),
+                // What is held back is unread, though nobody has measured it yet.
+                Some(0) if situation.throttled => "it reads what its limits allow".to_owned(),
+                Some(0) => format!("everything readable is read{as_of}"),
+                Some(lag) => format!("{}{as_of}", unread(lag)),
                 None => "its lag is not known yet".to_owned(),
             };
             let ahead = situation.pending_start.map_or_else(String::new, |pending| {
@@ -859,6 +871,14 @@ mod tests {
         lines: &'static [&'static str],
     }
 
+    const ALL_READ: JobLag = JobLag {
+        position: Some(0),
+        checkpoint: Some(900),
+        checkpoint_because: None,
+        group: None,
+        unknown_partitions: 0,
+    };
+
     fn failure(code: Code, with_record: bool) -> JobFailure {
         JobFailure {
             code,
@@ -982,18 +1002,34 @@ mod tests {
                 &[],
             ),
             case(
+                "the limits hold back what nobody has measured yet",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| {
+                    s.throttled = true;
+                    s.lag = &ALL_READ;
+                },
+                "running; it reads what its limits allow",
+                &[],
+            ),
+            case(
+                "a measurement is missing",
+                JobState::Running,
+                HealthStatus::Ok,
+                |s| {
+                    s.lag_age_ms = Some(9_400);
+                    s.lag = &ALL_READ;
+                },
+                "running; everything readable is read as of 9 s ago",
+                &[],
+            ),
+            case(
                 "the sink is not through with what was read",
                 JobState::Running,
                 HealthStatus::Ok,
                 |s| {
                     s.sink_writes = true;
-                    s.lag = &JobLag {
-                        position: Some(0),
-                        checkpoint: Some(900),
-                        checkpoint_because: None,
-                        group: None,
-                        unknown_partitions: 0,
-                    }
+                    s.lag = &ALL_READ;
                 },
                 "running; everything readable is read, and not all of it written yet",
                 &[],
@@ -1422,6 +1458,7 @@ mod tests {
                 source: &source,
                 topics_there: &none_there,
                 sink_writes: false,
+                throttled: false,
                 against_bottleneck: &[],
                 outside_log: 0,
                 mode: &mode,
@@ -1526,6 +1563,7 @@ mod tests {
             source: &source(),
             topics_there: &BTreeSet::new(),
             sink_writes: false,
+            throttled: false,
             against_bottleneck: &[],
             outside_log: 0,
             mode: &StartupMode::Earliest,

@@ -916,6 +916,7 @@ mod tests {
                     progress: ProgressKnown::Known,
                 },
                 bounded: None,
+                forgotten: Vec::new(),
                 blockers: Vec::new(),
                 warnings: Vec::new(),
             },

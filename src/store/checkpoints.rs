@@ -32,6 +32,7 @@ use crate::{
         ids::{CheckpointId, JobUid, LeaseEpoch, OperationId},
         job::{CommitToGroup, JobSpec},
         offset::Offset,
+        resolver::ForgottenPosition,
         restart::CrashLoop,
         stop_at::BoundedRun,
         topic::{TopicId, TopicPartition},
@@ -91,6 +92,8 @@ pub struct StartRecord {
     /// Positions that the start moved because their logs do not hold them, or are those of other topics, as the history tells
     /// them: one object for each.
     pub moved: Vec<serde_json::Value>,
+    /// Positions that the start dropped.
+    pub forgotten: Vec<ForgottenPosition>,
     /// Of a job without checkpoints: where the run begins, in words. Then no checkpoint is stored.
     pub without_checkpoints: Option<String>,
     /// The operation that asked for it, and the step it has come to: whoever finds it later goes on and moves nothing twice.
@@ -182,6 +185,16 @@ impl Store {
                         "bounded_run": record.bounded.as_ref().map(|run| run.begun_by),
                     });
                     let actor = instance_actor(&owner);
+                    for forgotten in &record.forgotten {
+                        note(
+                            &mut *connection,
+                            Some(lease.job),
+                            EventKind::PositionForgotten,
+                            &actor,
+                            &json!(forgotten),
+                        )
+                        .await?;
+                    }
                     for moved in &record.moved {
                         note(
                             &mut *connection,

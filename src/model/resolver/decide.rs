@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Named, PartitionFacts, PlannedParking, PlannedPartition, ProgressFacts, RestorableState,
-    SinkPosition, StartInputs, StartReason,
+    ForgottenPosition, Named, PartitionFacts, PlannedParking, PlannedPartition, ProgressFacts,
+    RestorableState, SinkPosition, StartInputs, StartReason,
     blockers::Blockers,
     movement::Movement,
     place::{Placed, Wanted},
@@ -144,6 +144,16 @@ impl<'a> Resolution<'a> {
             }
         };
         self.planned(partition, facts, placed)
+    }
+
+    /// The positions that are dropped.
+    pub(super) fn dropped_positions(&self) -> Vec<ForgottenPosition> {
+        let dropped = self.forgotten.iter().map(|partition| ForgottenPosition {
+            topic: partition.topic.to_string(),
+            partition: partition.partition,
+            next_offset: self.known(partition).and_then(|known| known.next_offset),
+        });
+        dropped.collect()
     }
 
     /// Whether positions were to be dropped, and there are none to drop.

@@ -42,8 +42,8 @@ pub use facts::{
     RestorableState, SinkFacts, SinkPosition, SinkProgress, StartPolicies, needed_facts,
 };
 pub use plan::{
-    Blocker, PlanTotals, PlannedParking, PlannedPartition, PlannedRun, PlannedSink, ProgressKnown,
-    ResolvedStart, StartBasis, StartReason, StopReason, Warning,
+    Blocker, ForgottenPosition, PlanTotals, PlannedParking, PlannedPartition, PlannedRun,
+    PlannedSink, ProgressKnown, ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
 pub use without_checkpoints::{ReadBefore, StateUse};
 
@@ -189,6 +189,7 @@ pub fn resolve_positions(inputs: &StartInputs<'_>) -> ResolvedStart {
         summary: String::new(),
         partitions,
         totals,
+        forgotten: resolution.dropped_positions(),
         sink: PlannedSink::of(inputs.sink),
         bounded: None,
         blockers: Vec::new(),

@@ -144,6 +144,12 @@ impl PlannedPartition {
         self.exists() && self.parked.is_none()
     }
 
+    /// Whether it does not exist, and its position is kept.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.reason == StartReason::PartitionGone && self.kept.is_some()
+    }
+
     /// Whether it is there to be read, though it may be parked.
     #[must_use]
     pub fn exists(&self) -> bool {
@@ -270,6 +276,9 @@ pub struct ResolvedStart {
     pub partitions: Vec<PlannedPartition>,
     /// Sums over the partitions.
     pub totals: PlanTotals,
+    /// Positions that the start drops, with `on_partition_gone: forget`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forgotten: Vec<ForgottenPosition>,
     /// Where the records go.
     #[serde(default)]
     pub sink: PlannedSink,
@@ -280,6 +289,17 @@ pub struct ResolvedStart {
     pub blockers: Vec<Blocker>,
     /// What to know.
     pub warnings: Vec<Warning>,
+}
+
+/// A position of a partition that does not exist, which a start drops.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForgottenPosition {
+    /// Topic name.
+    pub topic: String,
+    /// Partition number.
+    pub partition: i32,
+    /// The next offset that would have been read.
+    pub next_offset: Option<Offset>,
 }
 
 /// Sums of a plan.
@@ -295,7 +315,7 @@ pub struct PlanTotals {
     pub lost: i64,
     /// Partitions whose beginning is open.
     pub undecided_partitions: usize,
-    /// Partitions that stay parked.
+    /// Partitions that are not read until somebody decides or they are there again.
     #[serde(default)]
     pub parked_partitions: usize,
 }
@@ -349,7 +369,9 @@ impl PlanTotals {
             totals.lost = totals.lost.saturating_add(planned.lost);
             totals.undecided_partitions += usize::from(planned.start_at.is_none());
         }
-        let parked = partitions.iter().filter(|planned| planned.parked.is_some());
+        let parked = partitions
+            .iter()
+            .filter(|planned| planned.parked.is_some() || planned.is_gone());
         totals.parked_partitions = parked.count();
         totals
     }

@@ -1325,6 +1325,12 @@ fn a_partition_that_the_recreated_topic_lacks_is_not_assigned() {
         }
         assert_eq!(resolved.read_partitions().count(), 1);
         assert_eq!(resolved.totals.undecided_partitions, 0);
+        assert_eq!(
+            resolved.totals.parked_partitions, 1,
+            "the one with a position"
+        );
+        let said = "; orders/1 is not there and waits, parked";
+        assert!(resolved.summary.contains(said), "{}", resolved.summary);
         assert_eq!(warned(&resolved), [Code::TopicRecreated]);
         // Should the topic ever have it, its id still tells that the position belonged to another one.
         let kept = &resolved.positions(CheckpointId(10))[&orders(1)];
@@ -1795,6 +1801,15 @@ fn positions_of_what_is_gone_are_dropped_only_when_asked() {
     assert!(!dropped.summary.contains("nothing is forgotten"));
     assert_eq!(begins(&dropped, 0), (None, StartReason::PartitionGone));
     assert!(dropped.positions(CheckpointId(10)).is_empty());
+    assert_eq!(dropped.totals.parked_partitions, 0);
+    let said = "; dropped: what is stored of orders/0";
+    assert!(dropped.summary.contains(said), "{}", dropped.summary);
+    let forgotten = ForgottenPosition {
+        topic: "orders".to_owned(),
+        partition: 0,
+        next_offset: Some(offset(150)),
+    };
+    assert_eq!(dropped.forgotten, [forgotten]);
     // The next start would not know that the topic was ever there: its name has to go as well.
     assert_eq!(codes(&dropped), [Code::UnknownTopic]);
     world.facts.by_pattern = true;

@@ -70,7 +70,35 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
             text.push_str(&format!("; {count} offsets {what}"));
         }
     }
-    match resolved.totals.parked_partitions {
+    let gone: Vec<TopicPartition> = resolved
+        .partitions
+        .iter()
+        .filter(|planned| planned.is_gone())
+        .map(super::PlannedPartition::topic_partition)
+        .collect();
+    match gone.len() {
+        0 => {}
+        1 => text.push_str(&format!(
+            "; {} is not there and waits, parked",
+            blockers::list(&gone)
+        )),
+        _ => text.push_str(&format!(
+            "; {} are not there and wait, parked",
+            blockers::list(&gone)
+        )),
+    }
+    if !resolved.forgotten.is_empty() {
+        let dropped: Vec<TopicPartition> = resolved
+            .forgotten
+            .iter()
+            .map(|dropped| TopicPartition::new(dropped.topic.as_str(), dropped.partition))
+            .collect();
+        text.push_str(&format!(
+            "; dropped: what is stored of {}",
+            blockers::list(&dropped)
+        ));
+    }
+    match resolved.totals.parked_partitions - gone.len() {
         0 => {}
         1 => text.push_str("; 1 partition stays parked"),
         parked => text.push_str(&format!("; {parked} partitions stay parked")),

@@ -186,6 +186,7 @@ impl JobTask {
             set_aside: resolved.sets_state_aside(),
             bounded: resolved.bounded_run(checkpoint.id, core.now()),
             moved: moved_positions(&resolved),
+            forgotten: resolved.forgotten.clone(),
             operation: operation.map(|operation| (operation.id.clone(), step.to_owned())),
             without_checkpoints,
         };

@@ -115,6 +115,25 @@ fn a_topic_recreated_with_fewer_partitions_concerns_its_own_job_alone() {
         !told.to_string().contains("nothing is forgotten"),
         "{told:#}"
     );
+    // What is dropped stays in the history.
+    let history = scene
+        .job
+        .api
+        .get(&scene.job.at("/events?kind=position-forgotten"));
+    let mut dropped: Vec<(i64, i64)> = history["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| &event["details"])
+        .map(|at| {
+            (
+                at["partition"].as_i64().unwrap(),
+                at["next_offset"].as_i64().unwrap(),
+            )
+        })
+        .collect();
+    dropped.sort_unstable();
+    assert_eq!(dropped, [(2, 5), (3, 5)], "{history:#}");
     scene.produce(1, 1);
     scene.await_positions(&[(0, 2), (1, 3)]);
     assert_eq!(scene.job.view()["parked"], json!([]));

@@ -2,8 +2,12 @@
 
 use handover::{
     model::{
-        Code, JobState, health::HealthStatus, operation::OperationStatus, start::StartRequest,
-        views::SourceStatus,
+        Code, JobState,
+        checkpoint::GroupCommitStatus,
+        health::HealthStatus,
+        operation::OperationStatus,
+        start::StartRequest,
+        views::{DivergenceCause, SourceStatus},
     },
     service::Service,
 };
@@ -70,6 +74,15 @@ async fn the_store_goes_and_comes_back_under_a_running_job() {
     succeeded(&server.start_job(&job, json!({})).await);
     server.read_all(&job).await;
     let before = server.view(&job).await;
+    let newest = || async { server.view(&job).await.last_checkpoint.unwrap() };
+    // One more checkpoint, which nobody has read from the store when that goes.
+    let known = newest().await.id;
+    produce(&topic, 0, 3);
+    eventually("another checkpoint", PATIENCE, || async {
+        let last = newest().await;
+        last.id > known && last.group_commit.status == GroupCommitStatus::Ok
+    })
+    .await;
 
     cluster.control(&["down"]);
     let offsets = server.offsets(&job).await;
@@ -77,6 +90,12 @@ async fn the_store_goes_and_comes_back_under_a_running_job() {
         offsets.totals.position_lag,
         Some(0),
         "live positions still answer"
+    );
+    let cause = offsets.partitions[0].divergence.cause;
+    assert_ne!(
+        cause,
+        DivergenceCause::ExternalCommit,
+        "the group is rightly ahead of what is known"
     );
     eventually("the job waits for the store", PATIENCE, || async {
         server.view(&job).await.health.status == HealthStatus::Waiting

@@ -80,6 +80,7 @@ async fn a_job_of_a_deleted_job_s_name_inherits_nothing() {
             partitions: Vec::new(),
             totals: PlanTotals::default(),
             bounded: None,
+            forgotten: Vec::new(),
             blockers: Vec::new(),
             warnings: Vec::new(),
             summary: String::new(),

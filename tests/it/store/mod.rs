@@ -226,6 +226,7 @@ fn start_record(job: &JobRow) -> StartRecord {
         generation: job.generation,
         spec: job.spec.clone(),
         consumed_pending: None,
+        forgotten: Vec::new(),
         set_aside: false,
         bounded: None,
         kind: AttemptKind::Start,

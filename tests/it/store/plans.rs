@@ -38,6 +38,7 @@ async fn a_plan_comes_back_as_it_was_stored() {
             sink: PlannedSink::default(),
             totals: PlanTotals::default(),
             bounded: None,
+            forgotten: Vec::new(),
             blockers: Vec::new(),
             warnings: Vec::new(),
         },
