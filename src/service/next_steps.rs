@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::recreated::Recreated;
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
@@ -134,6 +135,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) checkpointing: Checkpointing,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
     pub(crate) outside_log: usize,
+    /// Topics of the checkpoint that were created again since.
+    pub(crate) recreated: Option<&'a Recreated>,
     pub(crate) mode: &'a StartupMode,
     /// The mode was changed while there was a checkpoint, and is not used because of it.
     pub(crate) mode_shadowed: bool,
@@ -214,6 +217,15 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}{as_of}", unread(lag)));
+    // What is not known may be unread, too.
+    let known = match situation.lag {
+        lag if lag.unknown_partitions == 0 || lag.checkpoint.is_none() => String::new(),
+        lag => format!(", not counting {}", partitions(lag.unknown_partitions)),
+    };
+    let recreated = situation
+        .recreated
+        .filter(|_| situation.refused.is_none() && situation.pending_start.is_none())
+        .map_or_else(String::new, |recreated| format!("; {}", recreated.told()));
     let outside = match situation.outside_log {
         // Either the refusal says it, or the positions do not come from the checkpoint.
         _ if situation.refused.is_some() || situation.pending_start.is_some() => String::new(),
@@ -226,7 +238,7 @@ fn stopped(situation: &Situation<'_>) -> String {
         let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
         format!("; the last start was refused{why}")
     });
-    format!("stopped; {goes_on}{unread}{outside}{refused}")
+    format!("stopped; {goes_on}{unread}{known}{recreated}{outside}{refused}")
 }
 
 fn finished(situation: &Situation<'_>) -> String {
@@ -319,6 +331,13 @@ fn several_parked(parked: &[ParkedPartition]) -> Option<String> {
     ))
 }
 
+fn partitions(number: usize) -> String {
+    match number {
+        1 => "1 partition".to_owned(),
+        more => format!("{more} partitions"),
+    }
+}
+
 fn unread(offsets: i64) -> String {
     match offsets {
         0 => "nothing is unread".to_owned(),
@@ -380,10 +399,11 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    let mut steps = vec![
-        step("see where a start would begin", curl.get("/start-plan")),
-        step("start it", curl.start(None)),
-    ];
+    let mut steps = vec![step(
+        "see where a start would begin",
+        curl.get("/start-plan"),
+    )];
+    steps.extend(starts(situation, "start it"));
     let records = situation
         .parked
         .iter()
@@ -399,6 +419,21 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
             .map(|pending| call_off(curl, pending)),
     );
     steps
+}
+
+/// The start, or one for each decision that it would be refused without.
+fn starts(situation: &Situation<'_>, why: &str) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let is_asked = situation
+        .recreated
+        .is_some_and(|recreated| recreated.is_undecided() && situation.pending_start.is_none());
+    if !is_asked {
+        return vec![step(why, curl.start(None))];
+    }
+    Recreated::decisions()
+        .into_iter()
+        .map(|(why, body)| step(why, curl.start(Some(&body))))
+        .collect()
 }
 
 /// Drops exactly the start that is shown; another one that has replaced it since stays.
@@ -566,9 +601,9 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
         }
         return steps;
     }
-    steps.push(step(
+    steps.extend(starts(
+        situation,
         "once the cause is mended, start it again",
-        curl.start(None),
     ));
     steps
 }
@@ -844,7 +879,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::model::start::StartFrom;
+    use crate::model::{job::PositionPolicy, start::StartFrom};
 
     struct Case {
         name: &'static str,
@@ -921,6 +956,19 @@ mod tests {
             ParkedPartition::at(&partition, Offset::new(7), failure)
         });
         Vec::leak(at_record.chain(others).collect())
+    }
+
+    /// The only partition's lag is not known.
+    const LAG_UNKNOWN: JobLag = JobLag {
+        position: None,
+        checkpoint: None,
+        checkpoint_because: None,
+        group: None,
+        unknown_partitions: 1,
+    };
+
+    fn created_again(policy: PositionPolicy) -> &'static Recreated {
+        Box::leak(Box::new(Recreated::of(&["orders"], 1, policy)))
     }
 
     fn there(topics: &[&'static str]) -> &'static BTreeSet<&'static str> {
@@ -1259,6 +1307,65 @@ mod tests {
                 &["/start-plan'", "/start?wait=30s'"],
             ),
             case(
+                "a topic was created again",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &LAG_UNKNOWN;
+                    s.recreated = Some(created_again(PositionPolicy::Fail));
+                },
+                "stopped; a start goes on from checkpoint 9; orders was created again (1 partition): a start needs a decision",
+                &[
+                    "/start-plan'",
+                    r#"/start?wait=30s' -d '{"on_topic_recreated":"earliest"}'"#,
+                    r#"/start?wait=30s' -d '{"on_topic_recreated":"latest"}'"#,
+                ],
+            ),
+            case(
+                "a topic was created again, another one was not",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &JobLag {
+                        checkpoint: Some(0),
+                        ..LAG_UNKNOWN
+                    };
+                    s.recreated = Some(created_again(PositionPolicy::Fail));
+                },
+                "stopped; a start goes on from checkpoint 9; nothing is unread, not counting 1 partition; orders was created again (1 partition): a start needs a decision",
+                &[
+                    "/start-plan'",
+                    r#"{"on_topic_recreated":"earliest"}'"#,
+                    r#"{"on_topic_recreated":"latest"}'"#,
+                ],
+            ),
+            case(
+                "a topic was created again, and the spec says what then",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &LAG_UNKNOWN;
+                    s.recreated = Some(created_again(PositionPolicy::Earliest));
+                },
+                "stopped; a start goes on from checkpoint 9; orders was created again (1 partition): a start begins there at the first record",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            Case {
+                failure: Some(failure(Code::Panicked, false)),
+                ..case(
+                    "a topic was created again after a crash",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |s| s.recreated = Some(created_again(PositionPolicy::Fail)),
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &[
+                        "/start-plan'",
+                        r#"{"on_topic_recreated":"earliest"}'"#,
+                        r#"{"on_topic_recreated":"latest"}'"#,
+                    ],
+                )
+            },
+            case(
                 "never ran",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -1424,6 +1531,7 @@ mod tests {
                 sink_writes: false,
                 against_bottleneck: &[],
                 outside_log: 0,
+                recreated: None,
                 mode: &mode,
                 mode_shadowed: false,
                 pending_start: None,
@@ -1528,6 +1636,7 @@ mod tests {
             sink_writes: false,
             against_bottleneck: &[],
             outside_log: 0,
+            recreated: None,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,
             pending_start: Some(&pending),
