@@ -688,16 +688,25 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
         .iter()
         .partition(|parked| situation.topics_there.contains(parked.topic.as_str()));
     let topics: BTreeSet<&str> = whole.iter().map(|parked| parked.topic.as_str()).collect();
-    if source.topic_pattern.is_some() || topics.is_empty() {
-        let names = several_gone(&topics, &parts);
+    let dropped = dropped_with_them(&parts);
+    if topics.is_empty() {
         return vec![step(
-            format!(
-                "only if {names} does not come back (it goes on by itself if it does): drop the positions stored for what is gone"
-            ),
+            format!("restart without what is gone: {dropped}"),
             forget(),
         )];
     }
-    let names = several_gone(&topics, &[]);
+    let condition = not_coming_back(&topics);
+    if source.topic_pattern.is_some() {
+        let too = if parts.is_empty() {
+            String::new()
+        } else {
+            format!("; {dropped}")
+        };
+        return vec![step(
+            format!("{condition}: drop the positions stored for what is gone{too}"),
+            forget(),
+        )];
+    }
     let left: Vec<&str> = source
         .topics
         .iter()
@@ -706,40 +715,51 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
         .collect();
     if left.is_empty() {
         return vec![step(
-            format!(
-                "only if {names} does not come back (it goes on by itself if it does): nothing is left to read, stop the job"
-            ),
+            format!("{condition}: nothing is left to read, stop the job"),
             curl.stop(),
         )];
     }
     let take_out = step(
-        format!(
-            "only if {names} does not come back (it goes on by itself if it does): take it out of the spec; its positions are kept"
-        ),
+        format!("{condition}: out of the spec; the positions are kept"),
         curl.patch_spec(&json!({"source": {"topics": left}})),
     );
     let count = if parts.is_empty() {
         step("and have that count", curl.restart(None))
     } else {
-        let names = several_gone(&BTreeSet::new(), &parts);
-        step(
-            format!("and have that count; the positions stored for {names} are dropped"),
-            forget(),
-        )
+        step(format!("and have that count; {dropped}"), forget())
     };
     vec![take_out, count]
 }
 
-/// Names topics, and partitions of others.
-fn several_gone(topics: &BTreeSet<&str>, parts: &[&ParkedPartition]) -> String {
-    let mut names: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+/// The condition on which topics are given up. One that is made anew under the name is another topic, and needs a decision.
+fn not_coming_back(topics: &BTreeSet<&str>) -> String {
+    let names: Vec<&str> = topics.iter().copied().collect();
+    let (does, it_goes) = match names.len() {
+        1 => ("does", "it goes on by itself"),
+        _ => ("do", "they go on by themselves"),
+    };
+    format!(
+        "only if {} {does} not come back ({it_goes} where the same topic does)",
+        names.join(", ")
+    )
+}
+
+/// What becomes of partitions that their topic lacks since it was created again. They never go on by themselves: should the new
+/// topic get that many, theirs are other records.
+fn dropped_with_them(parts: &[&ParkedPartition]) -> String {
     let told = PARKED_TOLD * 5;
-    let parts_named = parts.iter().take(told);
-    names.extend(parts_named.map(|parked| parked.topic_partition().to_string()));
+    let mut names: Vec<String> = parts
+        .iter()
+        .take(told)
+        .map(|parked| parked.topic_partition().to_string())
+        .collect();
     if parts.len() > told {
         names.push(format!("{} more", parts.len() - told));
     }
-    names.join(", ")
+    format!(
+        "the positions stored for {} are dropped, because the topic was created again with fewer partitions",
+        names.join(", ")
+    )
 }
 
 /// A look at a record that cannot be processed, and the way past it.
@@ -812,6 +832,12 @@ fn what_is_away(situation: &Situation<'_>) -> Vec<NextStep> {
         steps.push(step(
             "nothing to do to the job, it goes on by itself: see which partitions' brokers do not answer",
             curl.get("/offsets"),
+        ));
+    }
+    if waits_for(&[Code::SinkError, Code::SinkUnreachable]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see whether the sink's target answers (sources.sink), and look there",
+            curl.get("/offsets?fresh=true&summary=true"),
         ));
     }
     steps
@@ -956,6 +982,39 @@ mod tests {
             ParkedPartition::at(&partition, Offset::new(7), failure)
         });
         Vec::leak(at_record.chain(others).collect())
+    }
+
+    /// A stopped job with checkpoint 9.
+    fn at_rest<'a>(job: &'a JobName, health: &'a Health, mode: &'a StartupMode) -> Situation<'a> {
+        Situation {
+            curl: Curl {
+                public_url: "http://localhost:1",
+                job,
+            },
+            state: JobState::Stopped,
+            desired: DesiredState::Stopped,
+            health,
+            failure: None,
+            parked: &[],
+            lag: &LAG_UNKNOWN,
+            lag_age_ms: None,
+            topics_there: there(&[]),
+            sink_writes: false,
+            against_bottleneck: &[],
+            source: Box::leak(Box::new(source())),
+            last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+            checkpointing: Checkpointing::On,
+            outside_log: 0,
+            recreated: None,
+            mode,
+            mode_shadowed: false,
+            pending_start: None,
+            refused: None,
+            restart_required: false,
+            crash_loop: None,
+            divergence: None,
+            bounded: None,
+        }
     }
 
     /// The only partition's lag is not known.
@@ -1306,6 +1365,17 @@ mod tests {
                 "stopped; a start goes on from checkpoint 9; 30 offsets are unread; the position of 1 partition is outside its log",
                 &["/start-plan'", "/start?wait=30s'"],
             ),
+            Case {
+                reasons: &[Code::SinkError],
+                ..case(
+                    "the sink is away",
+                    JobState::Running,
+                    HealthStatus::Waiting,
+                    |_| {},
+                    "running, and waits: The sink does not take the records (why)",
+                    &["/offsets?fresh=true&summary=true'"],
+                )
+            },
             case(
                 "a topic was created again",
                 JobState::Stopped,
@@ -1549,6 +1619,52 @@ mod tests {
                 assert!(line.contains(part), "{}: {line}", case.name);
             }
         }
+    }
+
+    /// Whether it goes on by itself is said of those only that do.
+    #[test]
+    fn what_comes_back_by_itself_is_told_from_what_does_not() {
+        let gone = |topic: &str, partition: i32| {
+            let partition = crate::model::TopicPartition::new(topic, partition);
+            ParkedPartition::at(
+                &partition,
+                Offset::new(3),
+                failure(Code::PartitionGone, false),
+            )
+        };
+        let (a, b) = (gone("a", 2), gone("a", 3));
+        let fewer = dropped_with_them(&[&a, &b]);
+        assert_eq!(
+            fewer,
+            "the positions stored for a/2, a/3 are dropped, because the topic was created again with fewer partitions"
+        );
+        assert_eq!(
+            not_coming_back(there(&["a"])),
+            "only if a does not come back (it goes on by itself where the same topic does)"
+        );
+        assert_eq!(
+            not_coming_back(there(&["a", "b"])),
+            "only if a, b do not come back (they go on by themselves where the same topic does)"
+        );
+        let parked = [a, b];
+        let job = JobName::new("orders").unwrap();
+        let (health, mode) = (
+            Health {
+                status: HealthStatus::Blocked,
+                reasons: Vec::new(),
+            },
+            StartupMode::Earliest,
+        );
+        let situation = Situation {
+            parked: &parked,
+            topics_there: there(&["a"]),
+            state: JobState::Running,
+            ..at_rest(&job, &health, &mode)
+        };
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert!(!steps[0].why.contains("by itself"), "{steps:?}");
+        assert!(steps[0].curl.contains("on_partition_gone"), "{steps:?}");
     }
 
     #[test]
