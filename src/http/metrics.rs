@@ -199,8 +199,13 @@ impl Page<'_, '_> {
         )?;
         self.gauges(
             "handover_group_behind_checkpoint_offsets",
-            "Offsets from the group's to the checkpointed positions; negative where something else moved the group",
+            "Offsets from the group's to the checkpointed positions, where the group is behind",
             |job| one(job.group_behind_checkpoint),
+        )?;
+        self.gauges(
+            "handover_group_ahead_of_checkpoint_offsets",
+            "Offsets from the checkpointed positions to the group's, where something else moved the group ahead",
+            |job| one(job.group_ahead_of_checkpoint),
         )
     }
 
@@ -592,6 +597,7 @@ mod tests {
                 ..JobLag::default()
             },
             group_behind_checkpoint: None,
+            group_ahead_of_checkpoint: None,
             partitions: vec![PartitionMetrics {
                 partition: TopicPartition::new("or\"ders\n", 3),
                 earliest: None,

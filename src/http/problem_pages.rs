@@ -86,6 +86,10 @@ const RUNBOOKS: &[(&str, &[Code])] = &[
         "docs/runbooks/postgresql-failover.md",
         &[Code::StoreUnreachable, Code::NotReady],
     ),
+    (
+        "docs/runbooks/target-gone.md",
+        &[Code::SinkError, Code::SinkUnreachable],
+    ),
 ];
 
 /// The codes that the document has among the answers of a call.

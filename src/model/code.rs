@@ -99,10 +99,10 @@ codes! {
     KafkaError = "kafka-error", 502, "Kafka refused", "Read the detail; the broker's words are in it.";
     KafkaNotAuthorized = "kafka-not-authorized", 502, "Kafka does not allow it", "Grant the ACL that the answer names.";
     CheckpointFailed = "checkpoint-failed", 502, "The checkpoint failed", "Read the failure: its phase names the part.";
-    SinkError = "sink-error", 502, "The sink refused", "Read the detail; the job keeps its position, nothing is lost.";
+    SinkError = "sink-error", 502, "The sink does not take the records", "Read the detail: its target cannot be reached, is busy, locked or full, or refuses. The job keeps its position and nothing is lost; where it waits, it goes on by itself when the target does.";
     SinkOutcomeUnknown = "sink-outcome-unknown", 502, "Whether the sink kept the last records is not known", "The next start settles it.";
     KafkaUnreachable = "kafka-unreachable", 503, "Kafka does not answer", "Nothing to do to the job: it waits and goes on by itself. Look at the brokers.";
-    SinkUnreachable = "sink-unreachable", 503, "The sink's target does not answer", "Look at the target database and at the connection in the server's file. What was asked for does not wait for it; a job does, and goes on by itself.";
+    SinkUnreachable = "sink-unreachable", 503, "The sink cannot be reached", "Look at the target database and at the connection in the server's file. What was asked for does not wait for it; a job does, and goes on by itself.";
     StoreUnreachable = "store-unreachable", 503, "PostgreSQL does not answer", "Nothing to do to the jobs: they wait and go on by themselves. Look at the database.";
     NotReady = "not-ready", 503, "The server is not ready", "GET /readyz?verbose lists what is missing.";
     ShuttingDown = "shutting-down", 503, "The server is going down", "Ask again in a moment.";
@@ -115,7 +115,7 @@ codes! {
     HeldByTransaction = "held-by-transaction", 409, "An open transaction holds the readers back", "Find its producer with kafka-transactions.sh find-hanging.";
     BelowEarliest = "below-earliest", 409, "The position lies before the log's beginning", "The records in between are gone. Choose on_out_of_range: earliest or latest.";
     BeyondLatest = "beyond-latest", 409, "The position lies beyond the log's end", "The log was cut or the topic recreated. Choose on_out_of_range: earliest or latest.";
-    TopicRecreated = "topic-recreated", 409, "The topic was deleted and created again", "Its offsets mean other records now. Choose on_topic_recreated: earliest or latest.";
+    TopicRecreated = "topic-recreated", 409, "The topic was deleted and created again", "Its offsets mean other records now. A start or a restart takes on_topic_recreated: earliest or latest; to move the group, choose to.mode earliest or latest.";
     PartitionGone = "partition-gone", 409, "A partition that is read does not exist any more", "Its topic was deleted, or its broker knows nothing of it. Its position is kept: it goes on by itself where the same topic comes back. Where it never will: take the topic out of source.topics and restart; of a pattern's topics, and of a topic that was created again with fewer partitions, restart with on_partition_gone=forget.";
     NoTopics = "no-topics", 409, "The pattern matches no topic", "Nothing to do if the topics are still to come: the job finds them by itself. Otherwise correct source.topic_pattern, which must match whole names.";
     NewPartitions = "new-partitions", 409, "New partitions begin by the startup mode", "Records that were written before a new partition was found may be passed over. Choose partition_discovery.new_partitions: earliest, unless that is meant.";

@@ -430,7 +430,7 @@ impl ResetInputs<'_> {
         if ids.is_some_and(|(then, now)| then != now) {
             return Err(Refusal::Fault(
                 Code::TopicRecreated,
-                "the topic was deleted and created again since the checkpoint: its offsets mean other records now".to_owned(),
+                "the topic was deleted and created again since the checkpoint: its offsets mean other records now; choose to.mode earliest or latest".to_owned(),
             ));
         }
         position.next_offset.ok_or_else(|| {
@@ -652,6 +652,10 @@ mod tests {
         let recreated = checkpoint(position("then", Some(offset(77))));
         let faults = decided_with(&all, &facts, Some(&recreated)).unwrap_err();
         assert_eq!(faults[0].code, Code::TopicRecreated);
+        // What is proposed is a member of this call.
+        for words in [&faults[0].error.message, Code::TopicRecreated.remedy()] {
+            assert!(words.contains("to.mode earliest or latest"), "{words}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
     record::ConsumerRecord,
     resolver::StartReason,
     stages::RunStages,
-    topic::TopicPartition,
+    topic::{TopicId, TopicPartition},
     watermark::{JobWatermark, PartitionWatermark},
 };
 
@@ -89,6 +89,8 @@ pub struct LivePartition {
     pub subtask: u32,
     /// Next record to read: everything before was given to the sink. `None` while it waits for a leader.
     pub position: Option<Offset>,
+    /// The creation of the topic that the position belongs to; `None` where it is not known.
+    pub topic_id: Option<TopicId>,
     /// Where it ends in a bounded run: the first offset that is not read.
     pub stop_offset: Option<Offset>,
     /// Why the run began to read it where it did; `None` while it waits for its first position.

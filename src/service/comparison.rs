@@ -194,11 +194,19 @@ impl Comparison<'_> {
             let distance = distance.min(left?);
             Some(distance.max(0))
         };
+        // An offset of another creation of the topic means another record in this log: how far it is from its end says nothing.
+        let of_this_log = |topic_id: Option<&TopicId>| !is_of_another(topic_id, broker);
+        let stored_is_of_this_log = of_this_log(stored.and_then(|stored| stored.topic_id.as_ref()));
+        let live_is_of_this_log = of_this_log(live.and_then(|live| live.topic_id.as_ref()));
+        // Kafka drops a group's offsets with the topic: what stands there since is of the new one, unless this job wrote it.
+        let group_is_of_this_log = stored_is_of_this_log || !is_ours(&divergence);
         let lag = PartitionLag {
-            position: lag(position),
-            checkpoint: lag(checkpointed),
-            group: lag(group_committed),
-            sink: lag(held.map(|held| held.next_offset)),
+            position: lag(position.filter(|_| live_is_of_this_log)),
+            checkpoint: lag(checkpointed.filter(|_| stored_is_of_this_log)),
+            group: lag(group_committed.filter(|_| group_is_of_this_log)),
+            sink: lag(held
+                .filter(|_| stored_is_of_this_log)
+                .map(|held| held.next_offset)),
         };
         if skewed && !flags.contains(&Flag::BeyondLatest) {
             flags.push(Flag::Skewed);
@@ -326,6 +334,8 @@ impl Comparison<'_> {
             }
             return flags;
         };
+        let topic_id = stored.and_then(|stored| stored.topic_id.as_ref());
+        let is_recreated = is_of_another(topic_id, Some(broker));
         match broker.bounds {
             Some(bounds) => {
                 if self.spec.source.isolation == Isolation::ReadCommitted
@@ -333,7 +343,9 @@ impl Comparison<'_> {
                 {
                     flags.push(Flag::HeldByTransaction);
                 }
-                if let Some(position) = stored.and_then(|stored| stored.next_offset) {
+                let position = stored.and_then(|stored| stored.next_offset);
+                // Where the log is another one, its bounds say nothing about the position.
+                if let Some(position) = position.filter(|_| !is_recreated) {
                     if position < bounds.earliest {
                         flags.push(Flag::BelowEarliest);
                     }
@@ -345,12 +357,8 @@ impl Comparison<'_> {
             None => flags.push(Flag::NoLeader),
         }
         match (stored, self.checkpoint) {
-            (Some(stored), _) => {
-                let ids = stored.topic_id.as_ref().zip(broker.topic_id.as_ref());
-                if ids.is_some_and(|(then, now)| then != now) {
-                    flags.push(Flag::TopicRecreated);
-                }
-            }
+            (Some(_), _) if is_recreated => flags.push(Flag::TopicRecreated),
+            (Some(_), _) => {}
             (None, CheckpointSource::Known(_)) => flags.push(Flag::NewSinceCheckpoint),
             (None, CheckpointSource::Unknown | CheckpointSource::Absent) => {}
         }
@@ -473,6 +481,17 @@ impl Comparison<'_> {
     }
 }
 
+/// Whether the topic was created again since: the brokers know it by another id.
+fn is_of_another(topic_id: Option<&TopicId>, broker: Option<&BrokerPartition>) -> bool {
+    let now = broker.and_then(|broker| broker.topic_id.as_ref());
+    topic_id.zip(now).is_some_and(|(then, now)| then != now)
+}
+
+/// Whether this job committed the group's offset, for a checkpoint.
+fn is_ours(divergence: &Divergence) -> bool {
+    divergence.group_checkpoint.is_some()
+}
+
 /// Sums over partitions; `running` decides which number makes a partition a known one.
 pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> OffsetsTotals {
     let mut totals = OffsetsTotals {
@@ -498,9 +517,15 @@ pub(crate) fn totals(partitions: &[PartitionOffsetsView], running: bool) -> Offs
         add(&mut totals.checkpoint_lag, partition.lag.checkpoint);
         add(&mut totals.group_lag, partition.lag.group);
         add(&mut totals.sink_lag, partition.lag.sink);
+        // What is ahead in one partition would hide what is behind in another.
+        let behind = partition.divergence.group_behind_checkpoint;
         add(
             &mut totals.group_behind_checkpoint,
-            partition.divergence.group_behind_checkpoint,
+            behind.map(|behind| behind.max(0)),
+        );
+        add(
+            &mut totals.group_ahead_of_checkpoint,
+            behind.map(|behind| (-behind).max(0)),
         );
     }
     if ages_missing && totals.oldest_unread_age_ms == Some(0) {
@@ -873,6 +898,7 @@ mod tests {
             let partition_view = LivePartition {
                 subtask: 2,
                 position: Offset::new(position),
+                topic_id: None,
                 stop_offset: None,
                 reason: None,
                 watermark: None,
@@ -947,6 +973,105 @@ mod tests {
             ..comparison(&job, &spec)
         });
         assert_eq!(view[0].flags, [Flag::Skewed]);
+    }
+
+    /// Whose numbers they are decides, and not whether they look as if they fitted.
+    #[test]
+    fn offsets_of_another_creation_of_the_topic_are_no_distance_from_its_end() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let facts = checkpoint(9, 50, 3, GroupCommitStatus::Ok);
+        let sink = SinkHolds {
+            identity: "orders-db".to_owned(),
+            progress: BTreeMap::from([(
+                partition(),
+                SinkPosition {
+                    next_offset: offset(50),
+                    position_id: CheckpointId(3),
+                },
+            )]),
+            newest_output: None,
+        };
+        let live = |topic: &str| {
+            let live = LivePartition {
+                subtask: 0,
+                position: Offset::new(50),
+                topic_id: Some(TopicId(topic.into())),
+                stop_offset: None,
+                reason: None,
+                watermark: None,
+            };
+            BTreeMap::from([(partition(), live)])
+        };
+        let ours = "handover:0123abcd:orders:9";
+        // Shorter than the old one, as long, and longer: of the old one is known nothing of all that.
+        for end in [20, 50, 100] {
+            let mut brokers = brokers(0, end, end);
+            brokers.get_mut(&partition()).unwrap().topic_id = Some(TopicId("b".into()));
+            let look = |live: Option<&BTreeMap<TopicPartition, LivePartition>>, note: &str| {
+                let group = group(5, note);
+                let view = compare(&Comparison {
+                    brokers: Some(&brokers),
+                    group: Some(&group),
+                    live,
+                    checkpoint: CheckpointSource::Known(&facts),
+                    sink: Some(&sink),
+                    ..comparison(&job, &spec)
+                });
+                let sums = totals(&view, live.is_some());
+                assert_eq!(view[0].flags[0], Flag::TopicRecreated, "{view:?}");
+                for flag in [Flag::BeyondLatest, Flag::BelowEarliest] {
+                    assert!(!view[0].flags.contains(&flag), "{view:?}");
+                }
+                (view[0].lag, sums)
+            };
+            let (lag, sums) = look(None, ours);
+            assert_eq!(lag, PartitionLag::default(), "{end}");
+            assert_eq!((sums.checkpoint_lag, sums.unknown_partitions), (None, 1));
+            // Somebody else's offset was committed since: Kafka drops those of a topic that is deleted.
+            let (lag, _) = look(None, "");
+            assert_eq!((lag.group, lag.checkpoint), (Some(end - 5), None));
+            // Parked at the old topic's position; and reading the new one, which the checkpoint does not hold yet.
+            let (lag, sums) = look(Some(&live("a")), ours);
+            assert_eq!(lag.position, None);
+            assert_eq!((sums.position_lag, sums.unknown_partitions), (None, 1));
+            let (lag, sums) = look(Some(&live("b")), ours);
+            assert_eq!(lag.position, Some((end - 50).max(0)));
+            assert_eq!(
+                (sums.position_lag, sums.unknown_partitions),
+                (lag.position, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_group_is_ahead_hides_nothing_that_it_is_behind() {
+        let job = JobName::new("orders").unwrap();
+        let spec = spec(|_| {});
+        let facts = checkpoint(9, 50, 1, GroupCommitStatus::Ok);
+        let view = compare(&Comparison {
+            checkpoint: CheckpointSource::Known(&facts),
+            ..comparison(&job, &spec)
+        });
+        let sums = |differences: &[Option<i64>]| {
+            let rows: Vec<PartitionOffsetsView> = differences
+                .iter()
+                .map(|behind| {
+                    let mut row = view[0].clone();
+                    row.divergence.group_behind_checkpoint = *behind;
+                    row
+                })
+                .collect();
+            let totals = totals(&rows, false);
+            (
+                totals.group_behind_checkpoint,
+                totals.group_ahead_of_checkpoint,
+            )
+        };
+        assert_eq!(sums(&[Some(100), Some(-100)]), (Some(100), Some(100)));
+        assert_eq!(sums(&[Some(3), Some(4), None]), (Some(7), Some(0)));
+        assert_eq!(sums(&[Some(-2), Some(0)]), (Some(0), Some(2)));
+        assert_eq!(sums(&[None]), (None, None));
     }
 
     #[test]

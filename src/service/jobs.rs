@@ -16,6 +16,7 @@ use super::{
     next_steps::{Curl, Situation, next, summary},
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
+    recreated::Recreated,
     stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
     without_checkpoints,
@@ -181,6 +182,7 @@ impl Standing {
         );
         let shadowed = is_shadowed(&row, last_checkpoint.as_ref());
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
+        let recreated = Recreated::among(&partitions, row.spec.source.on_topic_recreated);
         let situation = Situation {
             curl: curl_of(core, &job.name),
             state,
@@ -198,6 +200,7 @@ impl Standing {
             last_checkpoint: last_checkpoint.as_ref().map(|last| (last.id, last.kind)),
             checkpointing: facts.spec().checkpointing(),
             outside_log: outside_log(&partitions),
+            recreated: recreated.as_ref(),
             mode: &row.spec.startup_mode,
             mode_shadowed: shadowed,
             pending_start: row.pending_start.as_ref(),
@@ -668,6 +671,7 @@ fn metrics_of(core: &Core, job: &JobEntry) -> JobMetrics {
             .collect(),
         lag: standing.lag,
         group_behind_checkpoint: standing.totals.group_behind_checkpoint,
+        group_ahead_of_checkpoint: standing.totals.group_ahead_of_checkpoint,
         last_checkpoint_at: standing
             .last_checkpoint
             .as_ref()

@@ -20,6 +20,7 @@ mod oldest_unread;
 mod operations;
 mod queries;
 mod records;
+mod recreated;
 mod reset_offsets;
 mod restart;
 mod retention;

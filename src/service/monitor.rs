@@ -445,6 +445,7 @@ mod tests {
                 crate::model::job_status::LivePartition {
                     subtask: 0,
                     position: Offset::new(4),
+                    topic_id: None,
                     stop_offset: None,
                     reason: None,
                     watermark: None,

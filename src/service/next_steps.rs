@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::recreated::Recreated;
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
@@ -138,6 +139,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) checkpointing: Checkpointing,
     /// How many of the checkpoint's positions lie outside their logs: a start from them needs a decision.
     pub(crate) outside_log: usize,
+    /// Topics of the checkpoint that were created again since.
+    pub(crate) recreated: Option<&'a Recreated>,
     pub(crate) mode: &'a StartupMode,
     /// The mode was changed while there was a checkpoint, and is not used because of it.
     pub(crate) mode_shadowed: bool,
@@ -215,6 +218,15 @@ fn stopped(situation: &Situation<'_>) -> String {
         .lag
         .checkpoint
         .map_or_else(String::new, |lag| format!("; {}{as_of}", unread(lag)));
+    // What is not known may be unread, too.
+    let known = match situation.lag {
+        lag if lag.unknown_partitions == 0 || lag.checkpoint.is_none() => String::new(),
+        lag => format!(", not counting {}", partitions(lag.unknown_partitions)),
+    };
+    let recreated = situation
+        .recreated
+        .filter(|_| situation.refused.is_none() && situation.pending_start.is_none())
+        .map_or_else(String::new, |recreated| format!("; {}", recreated.told()));
     let outside = match situation.outside_log {
         // Either the refusal says it, or the positions do not come from the checkpoint.
         _ if situation.refused.is_some() || situation.pending_start.is_some() => String::new(),
@@ -227,7 +239,7 @@ fn stopped(situation: &Situation<'_>) -> String {
         let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
         format!("; the last start was refused{why}")
     });
-    format!("stopped; {goes_on}{unread}{outside}{refused}")
+    format!("stopped; {goes_on}{unread}{known}{recreated}{outside}{refused}")
 }
 
 /// How old the lag is, where it is older than it may be.
@@ -331,6 +343,13 @@ fn several_parked(parked: &[ParkedPartition]) -> Option<String> {
     ))
 }
 
+fn partitions(number: usize) -> String {
+    match number {
+        1 => "1 partition".to_owned(),
+        more => format!("{more} partitions"),
+    }
+}
+
 fn unread(offsets: i64) -> String {
     match offsets {
         0 => "nothing is unread".to_owned(),
@@ -392,10 +411,11 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    let mut steps = vec![
-        step("see where a start would begin", curl.get("/start-plan")),
-        step("start it", curl.start(None)),
-    ];
+    let mut steps = vec![step(
+        "see where a start would begin",
+        curl.get("/start-plan"),
+    )];
+    steps.extend(starts(situation, "start it"));
     let records = situation
         .parked
         .iter()
@@ -411,6 +431,21 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
             .map(|pending| call_off(curl, pending)),
     );
     steps
+}
+
+/// The start, or one for each decision that it would be refused without.
+fn starts(situation: &Situation<'_>, why: &str) -> Vec<NextStep> {
+    let curl = situation.curl;
+    let is_asked = situation
+        .recreated
+        .is_some_and(|recreated| recreated.is_undecided() && situation.pending_start.is_none());
+    if !is_asked {
+        return vec![step(why, curl.start(None))];
+    }
+    Recreated::decisions()
+        .into_iter()
+        .map(|(why, body)| step(why, curl.start(Some(&body))))
+        .collect()
 }
 
 /// Drops exactly the start that is shown; another one that has replaced it since stays.
@@ -578,9 +613,9 @@ fn after_failure(situation: &Situation<'_>) -> Vec<NextStep> {
         }
         return steps;
     }
-    steps.push(step(
+    steps.extend(starts(
+        situation,
         "once the cause is mended, start it again",
-        curl.start(None),
     ));
     steps
 }
@@ -665,16 +700,25 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
         .iter()
         .partition(|parked| situation.topics_there.contains(parked.topic.as_str()));
     let topics: BTreeSet<&str> = whole.iter().map(|parked| parked.topic.as_str()).collect();
-    if source.topic_pattern.is_some() || topics.is_empty() {
-        let names = several_gone(&topics, &parts);
+    let dropped = dropped_with_them(&parts);
+    if topics.is_empty() {
         return vec![step(
-            format!(
-                "only if {names} does not come back (it goes on by itself if it does): drop the positions stored for what is gone"
-            ),
+            format!("restart without what is gone: {dropped}"),
             forget(),
         )];
     }
-    let names = several_gone(&topics, &[]);
+    let condition = not_coming_back(&topics);
+    if source.topic_pattern.is_some() {
+        let too = if parts.is_empty() {
+            String::new()
+        } else {
+            format!("; {dropped}")
+        };
+        return vec![step(
+            format!("{condition}: drop the positions stored for what is gone{too}"),
+            forget(),
+        )];
+    }
     let left: Vec<&str> = source
         .topics
         .iter()
@@ -683,40 +727,51 @@ fn past_gone(situation: &Situation<'_>) -> Vec<NextStep> {
         .collect();
     if left.is_empty() {
         return vec![step(
-            format!(
-                "only if {names} does not come back (it goes on by itself if it does): nothing is left to read, stop the job"
-            ),
+            format!("{condition}: nothing is left to read, stop the job"),
             curl.stop(),
         )];
     }
     let take_out = step(
-        format!(
-            "only if {names} does not come back (it goes on by itself if it does): take it out of the spec; its positions are kept"
-        ),
+        format!("{condition}: out of the spec; the positions are kept"),
         curl.patch_spec(&json!({"source": {"topics": left}})),
     );
     let count = if parts.is_empty() {
         step("and have that count", curl.restart(None))
     } else {
-        let names = several_gone(&BTreeSet::new(), &parts);
-        step(
-            format!("and have that count; the positions stored for {names} are dropped"),
-            forget(),
-        )
+        step(format!("and have that count; {dropped}"), forget())
     };
     vec![take_out, count]
 }
 
-/// Names topics, and partitions of others.
-fn several_gone(topics: &BTreeSet<&str>, parts: &[&ParkedPartition]) -> String {
-    let mut names: Vec<String> = topics.iter().map(|topic| (*topic).to_owned()).collect();
+/// The condition on which topics are given up. One that is made anew under the name is another topic, and needs a decision.
+fn not_coming_back(topics: &BTreeSet<&str>) -> String {
+    let names: Vec<&str> = topics.iter().copied().collect();
+    let (does, it_goes) = match names.len() {
+        1 => ("does", "it goes on by itself"),
+        _ => ("do", "they go on by themselves"),
+    };
+    format!(
+        "only if {} {does} not come back ({it_goes} where the same topic does)",
+        names.join(", ")
+    )
+}
+
+/// What becomes of partitions that their topic lacks since it was created again. They never go on by themselves: should the new
+/// topic get that many, theirs are other records.
+fn dropped_with_them(parts: &[&ParkedPartition]) -> String {
     let told = PARKED_TOLD * 5;
-    let parts_named = parts.iter().take(told);
-    names.extend(parts_named.map(|parked| parked.topic_partition().to_string()));
+    let mut names: Vec<String> = parts
+        .iter()
+        .take(told)
+        .map(|parked| parked.topic_partition().to_string())
+        .collect();
     if parts.len() > told {
         names.push(format!("{} more", parts.len() - told));
     }
-    names.join(", ")
+    format!(
+        "the positions stored for {} are dropped, because the topic was created again with fewer partitions",
+        names.join(", ")
+    )
 }
 
 /// A look at a record that cannot be processed, and the way past it.
@@ -791,6 +846,12 @@ fn what_is_away(situation: &Situation<'_>) -> Vec<NextStep> {
             curl.get("/offsets"),
         ));
     }
+    if waits_for(&[Code::SinkError, Code::SinkUnreachable]) {
+        steps.push(step(
+            "nothing to do to the job, it goes on by itself: see whether the sink's target answers (sources.sink), and look there",
+            curl.get("/offsets?fresh=true&summary=true"),
+        ));
+    }
     steps
 }
 
@@ -856,7 +917,7 @@ mod tests {
     use chrono::DateTime;
 
     use super::*;
-    use crate::model::start::StartFrom;
+    use crate::model::{job::PositionPolicy, start::StartFrom};
 
     struct Case {
         name: &'static str,
@@ -941,6 +1002,52 @@ mod tests {
             ParkedPartition::at(&partition, Offset::new(7), failure)
         });
         Vec::leak(at_record.chain(others).collect())
+    }
+
+    /// A stopped job with checkpoint 9.
+    fn at_rest<'a>(job: &'a JobName, health: &'a Health, mode: &'a StartupMode) -> Situation<'a> {
+        Situation {
+            curl: Curl {
+                public_url: "http://localhost:1",
+                job,
+            },
+            state: JobState::Stopped,
+            desired: DesiredState::Stopped,
+            health,
+            failure: None,
+            parked: &[],
+            lag: &LAG_UNKNOWN,
+            lag_age_ms: None,
+            topics_there: there(&[]),
+            sink_writes: false,
+            against_bottleneck: &[],
+            source: Box::leak(Box::new(source())),
+            last_checkpoint: Some((CheckpointId(9), CheckpointKind::Stop)),
+            checkpointing: Checkpointing::On,
+            outside_log: 0,
+            recreated: None,
+            mode,
+            mode_shadowed: false,
+            pending_start: None,
+            refused: None,
+            restart_required: false,
+            crash_loop: None,
+            divergence: None,
+            bounded: None,
+        }
+    }
+
+    /// The only partition's lag is not known.
+    const LAG_UNKNOWN: JobLag = JobLag {
+        position: None,
+        checkpoint: None,
+        checkpoint_because: None,
+        group: None,
+        unknown_partitions: 1,
+    };
+
+    fn created_again(policy: PositionPolicy) -> &'static Recreated {
+        Box::leak(Box::new(Recreated::of(&["orders"], 1, policy)))
     }
 
     fn there(topics: &[&'static str]) -> &'static BTreeSet<&'static str> {
@@ -1294,6 +1401,76 @@ mod tests {
                 "stopped; a start goes on from checkpoint 9; 30 offsets are unread; the position of 1 partition is outside its log",
                 &["/start-plan'", "/start?wait=30s'"],
             ),
+            Case {
+                reasons: &[Code::SinkError],
+                ..case(
+                    "the sink is away",
+                    JobState::Running,
+                    HealthStatus::Waiting,
+                    |_| {},
+                    "running, and waits: The sink does not take the records (why)",
+                    &["/offsets?fresh=true&summary=true'"],
+                )
+            },
+            case(
+                "a topic was created again",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &LAG_UNKNOWN;
+                    s.recreated = Some(created_again(PositionPolicy::Fail));
+                },
+                "stopped; a start goes on from checkpoint 9; orders was created again (1 partition): a start needs a decision",
+                &[
+                    "/start-plan'",
+                    r#"/start?wait=30s' -d '{"on_topic_recreated":"earliest"}'"#,
+                    r#"/start?wait=30s' -d '{"on_topic_recreated":"latest"}'"#,
+                ],
+            ),
+            case(
+                "a topic was created again, another one was not",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &JobLag {
+                        checkpoint: Some(0),
+                        ..LAG_UNKNOWN
+                    };
+                    s.recreated = Some(created_again(PositionPolicy::Fail));
+                },
+                "stopped; a start goes on from checkpoint 9; nothing is unread, not counting 1 partition; orders was created again (1 partition): a start needs a decision",
+                &[
+                    "/start-plan'",
+                    r#"{"on_topic_recreated":"earliest"}'"#,
+                    r#"{"on_topic_recreated":"latest"}'"#,
+                ],
+            ),
+            case(
+                "a topic was created again, and the spec says what then",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.lag = &LAG_UNKNOWN;
+                    s.recreated = Some(created_again(PositionPolicy::Earliest));
+                },
+                "stopped; a start goes on from checkpoint 9; orders was created again (1 partition): a start begins there at the first record",
+                &["/start-plan'", "/start?wait=30s'"],
+            ),
+            Case {
+                failure: Some(failure(Code::Panicked, false)),
+                ..case(
+                    "a topic was created again after a crash",
+                    JobState::Failed,
+                    HealthStatus::Blocked,
+                    |s| s.recreated = Some(created_again(PositionPolicy::Fail)),
+                    "failed and needs a decision: cannot decode orders/3@90412: no JSON",
+                    &[
+                        "/start-plan'",
+                        r#"{"on_topic_recreated":"earliest"}'"#,
+                        r#"{"on_topic_recreated":"latest"}'"#,
+                    ],
+                )
+            },
             case(
                 "never ran",
                 JobState::Stopped,
@@ -1461,6 +1638,7 @@ mod tests {
                 throttled: false,
                 against_bottleneck: &[],
                 outside_log: 0,
+                recreated: None,
                 mode: &mode,
                 mode_shadowed: false,
                 pending_start: None,
@@ -1478,6 +1656,52 @@ mod tests {
                 assert!(line.contains(part), "{}: {line}", case.name);
             }
         }
+    }
+
+    /// Whether it goes on by itself is said of those only that do.
+    #[test]
+    fn what_comes_back_by_itself_is_told_from_what_does_not() {
+        let gone = |topic: &str, partition: i32| {
+            let partition = crate::model::TopicPartition::new(topic, partition);
+            ParkedPartition::at(
+                &partition,
+                Offset::new(3),
+                failure(Code::PartitionGone, false),
+            )
+        };
+        let (a, b) = (gone("a", 2), gone("a", 3));
+        let fewer = dropped_with_them(&[&a, &b]);
+        assert_eq!(
+            fewer,
+            "the positions stored for a/2, a/3 are dropped, because the topic was created again with fewer partitions"
+        );
+        assert_eq!(
+            not_coming_back(there(&["a"])),
+            "only if a does not come back (it goes on by itself where the same topic does)"
+        );
+        assert_eq!(
+            not_coming_back(there(&["a", "b"])),
+            "only if a, b do not come back (they go on by themselves where the same topic does)"
+        );
+        let parked = [a, b];
+        let job = JobName::new("orders").unwrap();
+        let (health, mode) = (
+            Health {
+                status: HealthStatus::Blocked,
+                reasons: Vec::new(),
+            },
+            StartupMode::Earliest,
+        );
+        let situation = Situation {
+            parked: &parked,
+            topics_there: there(&["a"]),
+            state: JobState::Running,
+            ..at_rest(&job, &health, &mode)
+        };
+        let steps = next(&situation);
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert!(!steps[0].why.contains("by itself"), "{steps:?}");
+        assert!(steps[0].curl.contains("on_partition_gone"), "{steps:?}");
     }
 
     #[test]
@@ -1566,6 +1790,7 @@ mod tests {
             throttled: false,
             against_bottleneck: &[],
             outside_log: 0,
+            recreated: None,
             mode: &StartupMode::Earliest,
             mode_shadowed: true,
             pending_start: Some(&pending),

@@ -284,8 +284,10 @@ pub struct JobMetrics {
     pub health_reasons: Vec<Code>,
     /// The lags, summed over the partitions where they are known.
     pub lag: JobLag,
-    /// From the group's offsets to the checkpointed positions, summed; negative where the group is ahead.
+    /// From the group's offsets to the checkpointed positions, summed over the partitions where the group is behind.
     pub group_behind_checkpoint: Option<i64>,
+    /// From the checkpointed positions to the group's offsets, summed over the partitions where the group is ahead.
+    pub group_ahead_of_checkpoint: Option<i64>,
     /// Each partition.
     pub partitions: Vec<PartitionMetrics>,
     /// Seconds since 1970 at which the newest checkpoint completed.

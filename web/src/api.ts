@@ -270,6 +270,7 @@ export interface OffsetTotals {
   checkpoint_lag: number | null;
   group_lag: number | null;
   group_behind_checkpoint: number | null;
+  group_ahead_of_checkpoint?: number | null;
   oldest_unread_age_ms?: number | null;
 }
 

@@ -187,7 +187,10 @@ function Totals({ totals }: { totals: OffsetTotals }) {
         <td role="cell" class="r sep" data-label="position lag"><Sum value={totals.position_lag} unknown={unknown} /></td>
         <td role="cell" class="r" data-label="checkpoint lag"><Sum value={totals.checkpoint_lag} unknown={unknown} /></td>
         <td role="cell" class="r" data-label="group lag"><Sum value={totals.group_lag} unknown={unknown} /></td>
-        <td role="cell" class="r sep" data-label="group behind checkpoint"><Num value={totals.group_behind_checkpoint} /></td>
+        <td role="cell" class="r sep" data-label="group behind checkpoint">
+          <Num value={totals.group_behind_checkpoint} />
+          {(totals.group_ahead_of_checkpoint ?? 0) > 0 && <div class="muted">ahead <Num value={totals.group_ahead_of_checkpoint} /></div>}
+        </td>
         <td role="cell" class="none" />
       </tr>
     </tfoot>

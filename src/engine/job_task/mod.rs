@@ -207,6 +207,7 @@ impl JobTask {
                 LivePartition {
                     subtask,
                     position: position.next_offset,
+                    topic_id: position.topic_id.clone(),
                     stop_offset: run
                         .ends
                         .as_ref()

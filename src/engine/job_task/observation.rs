@@ -85,6 +85,7 @@ impl JobTask {
                 LivePartition {
                     subtask: state.subtask,
                     position,
+                    topic_id: state.topic_id.clone(),
                     stop_offset: self
                         .run
                         .ends

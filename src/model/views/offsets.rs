@@ -129,8 +129,11 @@ pub struct OffsetsTotals {
     pub group_lag: Option<i64>,
     /// From where the sink stands to the readable ends.
     pub sink_lag: Option<i64>,
-    /// From the group's offsets to the checkpointed positions; negative where the group is ahead.
+    /// From the group's offsets to the checkpointed positions, where the group is behind. What is ahead elsewhere is not set
+    /// off against it: `group_ahead_of_checkpoint`.
     pub group_behind_checkpoint: Option<i64>,
+    /// From the checkpointed positions to the group's offsets, where the group is ahead: something else moved it there.
+    pub group_ahead_of_checkpoint: Option<i64>,
     /// The greatest `oldest_unread_age_ms` that is known; `null` where the known ones are all 0 and others are not known.
     pub oldest_unread_age_ms: Option<i64>,
 }
@@ -191,7 +194,8 @@ pub struct PartitionOffsetsView {
     pub flags: Vec<Flag>,
 }
 
-/// Lags in offsets; never negative, `null` where unknown.
+/// Lags in offsets; never negative, `null` where unknown. Unknown is also how far a position is from the end of a log that is
+/// not its own: the topic was created again since (`topic-recreated`), and its offsets mean other records now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PartitionLag {
     /// From the live position.

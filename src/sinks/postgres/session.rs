@@ -17,6 +17,8 @@ use super::errors::{Trouble, describe};
 
 /// How long a new connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// Begins what is said when the connection itself is what fails: a target that is away has refused nothing.
+const CANNOT_BE_REACHED: &str = "the sink cannot be reached";
 /// How long a connection may take to say goodbye.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// The client's own limits, for a server that cannot be reached: for a whole conversation and for the statements with rows
@@ -96,14 +98,14 @@ impl PostgresTarget {
         let connecting = timeout(CONNECT_WITHIN, PgConnection::connect_with(&self.options)).await;
         let outcome = connecting.map_err(|_elapsed| {
             Trouble::Away(format!(
-                "connect to database {}: no answer within {} s",
+                "{CANNOT_BE_REACHED}: connect to database {}: no answer within {} s",
                 self.database,
                 CONNECT_WITHIN.as_secs()
             ))
         })?;
         outcome.map_err(|error| {
             Trouble::Away(format!(
-                "connect to database {}: {}",
+                "{CANNOT_BE_REACHED}: connect to database {}: {}",
                 self.database,
                 describe(&error)
             ))

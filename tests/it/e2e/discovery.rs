@@ -397,6 +397,13 @@ fn a_topic_recreated_under_a_running_job_stops_its_partitions_until_somebody_dec
         let detail = parked[0]["detail"].as_str().expect("text");
         assert!(detail.contains(id), "{detail}");
     }
+    // Where they are parked says nothing about how much of the new topic is unread.
+    let view = scene.job.offsets();
+    for partition in [0, 1] {
+        let row = view.row(partition);
+        assert_eq!((row.position, row.lag.position), (Some(3), None), "{row:?}");
+    }
+    assert_eq!(view.totals["unknown_partitions"], 2, "{:#}", view.totals);
     scene.producer.produce(&other, 0, 2);
     let wanted = [(0, vec![0, 1])].into();
     scene.server.log.await_exactly(0, &other, &wanted, SOON);

@@ -33,6 +33,11 @@ pub(super) fn run(file: &'static str) {
     assert_eq!(view["parked"], json!([]), "{view:#}");
     scene.job.stop();
     assert_eq!(scene.checkpointed(), [(0, Some(8)), (1, Some(8))].into());
+    // Where nothing stands at a record nothing is waited for either.
+    let mut page = scene.page(file);
+    page.pass("Look");
+    page.pass("Act");
+    page.next_stops("AT");
     fails_at_the_next_one(file);
 }
 

@@ -10,6 +10,8 @@ mod page;
 mod postgresql_failover;
 mod replay_from_a_time;
 mod startup_mode_without_effect;
+mod table;
+mod target_gone;
 mod topic_gone;
 
 use std::{
@@ -54,6 +56,7 @@ runbooks! {
     "postgresql-failover.md" => postgresql_failover,
     "replay-from-a-time.md" => replay_from_a_time,
     "startup-mode-without-effect.md" => startup_mode_without_effect,
+    "target-gone.md" => target_gone,
     "topic-gone.md" => topic_gone,
 }
 

@@ -213,14 +213,28 @@ impl Page {
         assert!(output.is_empty(), "{output:?}");
     }
 
+    /// Passes over the lines of a section, which must be the next one that has any.
+    pub(super) fn pass(&mut self, section: &str) {
+        let rest: Vec<Block> = self.blocks.by_ref().collect();
+        let passed = rest.iter().take_while(|block| block.section == section);
+        let passed = passed.count();
+        assert!(passed > 0, "{}: {section} is not next", self.file);
+        self.blocks = rest
+            .into_iter()
+            .skip(passed)
+            .collect::<Vec<_>>()
+            .into_iter();
+    }
+
     /// Runs one block of a section.
-    pub(super) fn run_one(&mut self, section: &str) {
+    pub(super) fn run_one(&mut self, section: &str) -> Vec<String> {
         let rest: Vec<Block> = self.blocks.by_ref().collect();
         let mut rest = rest.into_iter();
         let one = rest.next().expect("a block");
         self.blocks = vec![one].into_iter();
-        self.run(section);
+        let printed = self.run(section);
         self.blocks = rest.collect::<Vec<_>>().into_iter();
+        printed
     }
 
     fn run_block(&mut self, lines: &str) -> Vec<String> {
