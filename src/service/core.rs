@@ -42,6 +42,7 @@ use crate::{
         job_status::{JobStatus, LivePartition, Waiting},
         parked::ParkedPartition,
         restart::CrashLoop,
+        sink_spec::SinkSpec,
         stop_at::{BoundedRun, RunEnd},
         topic::TopicPartition,
         views::{Flag, PartitionOffsetsView, SourceStatus},
@@ -297,8 +298,8 @@ pub(crate) struct JobFacts {
     pub(crate) checkpoint: Source<Option<Arc<CheckpointFacts>>>,
     /// The bounded run as it is stored.
     pub(crate) bounded: Option<BoundedRun>,
-    /// When the sink was asked last (when that began).
-    pub(crate) sink_asked_at: Option<Instant>,
+    /// When a sink was asked last (when that began), and which.
+    pub(crate) sink_asked: Option<(Instant, SinkSpec)>,
     /// What the sink said; `None` inside for one that keeps no progress.
     pub(crate) sink: Source<Option<SinkHolds>>,
     pub(crate) unread: OldestUnread,
@@ -404,7 +405,7 @@ impl JobEntry {
                 live: None,
                 checkpoint: Source::default(),
                 bounded: None,
-                sink_asked_at: None,
+                sink_asked: None,
                 sink: Source::default(),
                 unread: OldestUnread::default(),
                 log_starts: LogStarts::default(),

@@ -17,6 +17,7 @@ use super::{
     operations::{invalid_cursor, page_size},
     queries::{JobFilter, JobMetrics, JobSort, PartitionMetrics, Readiness, ReadinessCheck},
     recreated::Recreated,
+    sink_look,
     stages::{bottleneck_view, stages_view},
     startup_mode::mode_effect,
     without_checkpoints,
@@ -183,6 +184,7 @@ impl Standing {
         let shadowed = is_shadowed(&row, last_checkpoint.as_ref());
         let bottleneck = bottleneck_of(core, &row, status.as_deref());
         let recreated = Recreated::among(&partitions, row.spec.source.on_topic_recreated);
+        let sink_disagrees = sink_look::disagreement(&job.name, &facts, now);
         let situation = Situation {
             curl: curl_of(core, &job.name),
             state,
@@ -205,6 +207,7 @@ impl Standing {
             mode_shadowed: shadowed,
             pending_start: row.pending_start.as_ref(),
             refused: facts.refused.as_ref(),
+            sink_disagrees: sink_disagrees.as_ref(),
             restart_required: !pending_fields.is_empty(),
             crash_loop: facts.crash_loop(now),
             divergence: worst_divergence(&partitions),
@@ -214,7 +217,7 @@ impl Standing {
             .crash_loop(now)
             .map(|crash_loop| crash_loop_view(crash_loop, &row.spec.restart));
         let mut warnings = warnings(&facts, status.as_deref(), &partitions, now);
-        warnings.extend(without_checkpoints::warning(facts.spec()));
+        warnings.extend(sink_disagrees.map(|disagreement| disagreement.warning()));
         let spec = facts.spec();
         let (checkpointing, commit_mode) = (spec.checkpointing(), spec.commit_mode());
         let commit_mode_because = spec.commit_mode_because();
@@ -515,6 +518,7 @@ fn warnings(
             ),
         );
     }
+    warnings.extend(without_checkpoints::warning(facts.spec()));
     warnings
 }
 

@@ -27,6 +27,7 @@ mod retention;
 mod series;
 #[cfg(test)]
 mod simulation;
+mod sink_look;
 mod sink_progress;
 mod skip;
 mod specs;

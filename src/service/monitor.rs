@@ -374,16 +374,16 @@ pub(crate) async fn ask_sink(core: &Core, job: &JobEntry, reuse: Duration) {
     let began = Instant::now();
     let (spec, asked_before) = {
         let facts = job.shared();
-        (facts.spec().sink.clone(), facts.sink_asked_at)
+        (facts.spec().sink.clone(), facts.sink_asked.clone())
     };
-    if asked_before.is_some_and(|asked| asked + reuse >= called) {
+    if asked_before.is_some_and(|(asked, of)| of == spec && asked + reuse >= called) {
         return;
     }
     let asked_at = core.now();
     let answer = holds(core, job, &spec).await;
     let now = core.now();
     let mut facts = job.shared();
-    facts.sink_asked_at = Some(began);
+    facts.sink_asked = Some((began, spec));
     match answer {
         Ok(holds) => facts.sink.answered(holds, now),
         Err((status, why)) => facts.sink.failed(status, why, asked_at),

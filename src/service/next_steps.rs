@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::recreated::Recreated;
+use super::{recreated::Recreated, sink_look::Disagreement};
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
@@ -147,6 +147,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) pending_start: Option<&'a PendingStart>,
     /// The last start, if it was refused.
     pub(crate) refused: Option<&'a RefusedStart>,
+    /// What the last look at the sink says against a start.
+    pub(crate) sink_disagrees: Option<&'a Disagreement>,
     pub(crate) restart_required: bool,
     /// The crash loop that it is in.
     pub(crate) crash_loop: Option<&'a CrashLoop>,
@@ -200,7 +202,18 @@ fn wait(reason: &HealthReason) -> String {
     format!("{} ({})", reason.code.title(), reason.summary)
 }
 
+/// What the sink says against a start that goes on from the checkpoint; a start that was asked for ahead decides itself.
+fn disagreement<'a>(situation: &Situation<'a>) -> Option<&'a Disagreement> {
+    let decided = situation.refused.is_some() || situation.pending_start.is_some();
+    situation.sink_disagrees.filter(|_| !decided)
+}
+
 fn stopped(situation: &Situation<'_>) -> String {
+    if let Some(disagreement) = disagreement(situation) {
+        let told = disagreement.told();
+        let as_of = as_of(Some(disagreement.age_ms), FRESH_MS);
+        return format!("stopped; a start is refused until it is decided: {told}{as_of}");
+    }
     let goes_on = match (situation.pending_start, situation.last_checkpoint) {
         (Some(pending), _) => format!("a start begins from {}, once", pending.from.name()),
         (None, Some((id, _))) => format!("a start goes on from checkpoint {id}"),
@@ -213,7 +226,7 @@ fn stopped(situation: &Situation<'_>) -> String {
             situation.mode.name()
         ),
     };
-    let as_of = as_of(situation, FRESH_MS);
+    let as_of = as_of(situation.lag_age_ms, FRESH_MS);
     let unread = situation
         .lag
         .checkpoint
@@ -242,9 +255,9 @@ fn stopped(situation: &Situation<'_>) -> String {
     format!("stopped; {goes_on}{unread}{known}{recreated}{outside}{refused}")
 }
 
-/// How old the lag is, where it is older than it may be.
-fn as_of(situation: &Situation<'_>, fresh_ms: i64) -> String {
-    match situation.lag_age_ms {
+/// How old a measurement is, where it is older than it may be.
+fn as_of(age_ms: Option<i64>, fresh_ms: i64) -> String {
+    match age_ms {
         Some(age) if age >= fresh_ms => format!(" as of {} s ago", age / 1_000),
         Some(_) | None => String::new(),
     }
@@ -289,7 +302,7 @@ fn running(situation: &Situation<'_>, reason: &str) -> String {
         | HealthStatus::Waiting
         | HealthStatus::Unknown
         | HealthStatus::Stopped => {
-            let as_of = as_of(situation, MEASURED_MS);
+            let as_of = as_of(situation.lag_age_ms, MEASURED_MS);
             let lag = match situation.lag.position {
                 _ if situation.bounded.is_some() => situation
                     .bounded
@@ -411,11 +424,14 @@ fn before_start(situation: &Situation<'_>) -> Vec<NextStep> {
     if situation.desired == DesiredState::Running {
         return Vec::new();
     }
-    let mut steps = vec![step(
-        "see where a start would begin",
-        curl.get("/start-plan"),
-    )];
-    steps.extend(starts(situation, "start it"));
+    let plan = match disagreement(situation) {
+        Some(_) => "see what stands against a start, partition by partition, and each way out",
+        None => "see where a start would begin",
+    };
+    let mut steps = vec![step(plan, curl.get("/start-plan"))];
+    if disagreement(situation).is_none() {
+        steps.extend(starts(situation, "start it"));
+    }
     let records = situation
         .parked
         .iter()
@@ -515,7 +531,7 @@ pub(crate) fn ways_out(refused: &RefusedStart, call: impl Fn(&Value) -> String) 
         for choice in &blocker.choices {
             let line = call(&with_decision(&refused.request, choice));
             if steps.iter().all(|known: &NextStep| known.curl != line) {
-                let why = format!("{}: {}", blocker.code, meaning(blocker.code, choice));
+                let why = format!("{}: {}", blocker.code, meaning(blocker, choice));
                 steps.push(step(why, line));
             }
         }
@@ -524,14 +540,18 @@ pub(crate) fn ways_out(refused: &RefusedStart, call: impl Fn(&Value) -> String) 
 }
 
 /// What taking a choice means.
-fn meaning(code: Code, choice: &Value) -> String {
+fn meaning(blocker: &Blocker, choice: &Value) -> String {
+    let code = blocker.code;
     if matches!(code, Code::SinkBehindStore | Code::StoreBehindSink) {
         return "begin those partitions where the sink stands; the others go on where they are"
             .to_owned();
     }
     if code == Code::ProgressLost {
-        return "begin those partitions where the checkpoint stands; what was written after it is written again"
+        return "begin those partitions where the checkpoint stands; what was written after it is written again, and how much that is cannot be counted"
             .to_owned();
+    }
+    if code == Code::SinkChanged {
+        return in_another_target(blocker, choice);
     }
     if code == Code::RunFinished {
         let goes_on = choice.get("from").is_some_and(|from| from == "checkpoint");
@@ -561,6 +581,27 @@ fn meaning(code: Code, choice: &Value) -> String {
         _ => "decide it",
     };
     format!("{what} ({member})")
+}
+
+/// What a choice does to a target that holds more than the checkpoint, which was taken with another one. The choices differ in
+/// where they begin: the furthest is where the target stands, and whatever lies before it is in there.
+fn in_another_target(blocker: &Blocker, choice: &Value) -> String {
+    let begins = |choice: &Value| -> i64 {
+        let offsets = blocker.partitions.iter().filter_map(|partition| {
+            let of_topic = &choice["offsets"][&*partition.topic];
+            of_topic[partition.partition.to_string()].as_i64()
+        });
+        offsets.sum()
+    };
+    let furthest = blocker.choices.iter().map(begins).max();
+    let again = furthest.map_or(0, |furthest| furthest - begins(choice));
+    match again {
+        0 => "go on where the sink stands; nothing is written twice".to_owned(),
+        1 => "begin those partitions where the checkpoint stands; 1 offset that the sink holds is written again".to_owned(),
+        more => format!(
+            "begin those partitions where the checkpoint stands; {more} offsets that the sink holds are written again"
+        ),
+    }
 }
 
 fn after_crash(situation: &Situation<'_>) -> Vec<NextStep> {
@@ -1394,6 +1435,21 @@ mod tests {
                 &["/start-plan'", "/start?wait=30s'"],
             ),
             case(
+                "the sink speaks against the checkpoint",
+                JobState::Stopped,
+                HealthStatus::Stopped,
+                |s| {
+                    s.sink_disagrees = Some(&Disagreement {
+                        code: Code::SinkBehindStore,
+                        checkpoint: CheckpointId(9),
+                        partitions: 2,
+                        age_ms: 14_900,
+                    });
+                },
+                "stopped; a start is refused until it is decided: the sink holds less than checkpoint 9 says, in 2 partitions (sink-behind-store) as of 14 s ago",
+                &["/start-plan'"],
+            ),
+            case(
                 "overtaken by retention",
                 JobState::Stopped,
                 HealthStatus::Stopped,
@@ -1643,6 +1699,7 @@ mod tests {
                 mode_shadowed: false,
                 pending_start: None,
                 refused: None,
+                sink_disagrees: None,
                 restart_required: false,
                 crash_loop: Some(&crash_loop),
                 divergence: None,
@@ -1746,6 +1803,39 @@ mod tests {
     }
 
     #[test]
+    fn each_way_into_a_target_that_holds_more_says_what_it_does() {
+        let blocker = |stored: i64| Blocker {
+            code: Code::SinkChanged,
+            partitions: vec![
+                crate::model::TopicPartition::new("orders", 0),
+                crate::model::TopicPartition::new("payments", 1),
+            ],
+            summary: String::new(),
+            // The offsets of others, which the start named already, count for neither.
+            choices: vec![
+                json!({"from": "specific-offsets", "offsets": {"orders": {"0": 130, "7": 5}, "payments": {"1": 8}}}),
+                json!({"from": "specific-offsets", "offsets": {"orders": {"0": stored, "7": 5}, "payments": {"1": 8}}}),
+            ],
+        };
+        for (stored, words) in [
+            (70, "60 offsets that the sink holds are"),
+            (129, "1 offset that the sink holds is"),
+        ] {
+            let refused = RefusedStart {
+                request: StartRequest::auto(),
+                blockers: vec![blocker(stored)],
+            };
+            let steps = ways_out(&refused, ToString::to_string);
+            let told: Vec<&str> = steps.iter().map(|step| step.why.as_str()).collect();
+            let again = format!(
+                "sink-changed: begin those partitions where the checkpoint stands; {words} written again"
+            );
+            let goes_on = "sink-changed: go on where the sink stands; nothing is written twice";
+            assert_eq!(told, [goes_on, again.as_str()]);
+        }
+    }
+
+    #[test]
     fn a_quote_in_a_body_survives_the_shell() {
         let job = JobName::new("orders").unwrap();
         let curl = Curl {
@@ -1795,6 +1885,7 @@ mod tests {
             mode_shadowed: true,
             pending_start: Some(&pending),
             refused: None,
+            sink_disagrees: None,
             restart_required: false,
             crash_loop: None,
             divergence: None,

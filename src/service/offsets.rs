@@ -4,13 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Service,
-    comparison::{CheckpointSource, Comparison, SinkHolds, compare, totals},
+    comparison::{Comparison, SinkHolds, compare, totals},
     core::{Core, JobEntry, JobFacts, Source},
     error::Result,
     jobs::{Standing, age_ms},
     monitor::{REUSE, ask_sink, measure, refresh_checkpoint},
     oldest_unread::ask_if_unknown,
     queries::{OffsetsQuery, Only},
+    sink_look::is_other,
     without_checkpoints,
 };
 use crate::model::{
@@ -85,13 +86,7 @@ fn look(core: &Core, job: &JobEntry) -> (Vec<PartitionOffsetsView>, bool, Source
     let install = core.known_install().map(|install| install.short());
     let checkpoint = facts.newest_checkpoint();
     let holds = facts.sink.current().and_then(Option::as_ref);
-    // Progress in another target than the checkpoint's belongs to another time.
-    let is_other = |holds: &SinkHolds| match checkpoint {
-        CheckpointSource::Known(known) => {
-            !known.sink_identity.is_empty() && known.sink_identity != holds.identity
-        }
-        CheckpointSource::Unknown | CheckpointSource::Absent => false,
-    };
+    let is_other = |holds: &SinkHolds| is_other(checkpoint, holds);
     let mut partitions = compare(&Comparison {
         job: &job.name,
         install: install.as_deref(),

@@ -129,10 +129,11 @@ fn summary(group: &str, decision: &ResetDecision) -> String {
             _ => forward += 1,
         }
     }
-    format!(
-        "group {group}: {} partitions, {back} back, {forward} forward, {stand} unchanged",
-        decision.moves.len()
-    )
+    let partitions = match decision.moves.len() {
+        1 => "1 partition".to_owned(),
+        more => format!("{more} partitions"),
+    };
+    format!("group {group}: {partitions}, {back} back, {forward} forward, {stand} unchanged")
 }
 
 fn partition_view((partition, to): (&TopicPartition, &ResetMove)) -> ResetPartition {

@@ -36,7 +36,7 @@ use crate::{
             BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
             ProgressKnown, ReadBefore, ResolvedStart, RestorableState, SinkFacts, SinkPosition,
             StartBasis, StartInputs, StartPolicies, StateUse, Warning, needed_facts, resolve_ends,
-            resolve_positions,
+            resolve_positions, uncounted,
         },
         start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
         stop_at::{BoundedRun, StopAt},
@@ -395,7 +395,7 @@ impl<'a> StartQuestion<'a> {
                 "the start from {} that was asked for ahead is used up by this one, without effect",
                 overridden.name()
             );
-            // The report of a start has the sentence and not the warnings.
+            // The sentence is what a log or a history keeps of a start.
             resolved.summary.push_str(&format!("; {why}"));
             resolved.warnings.push(Warning {
                 code: Code::Superseded,
@@ -411,7 +411,19 @@ impl<'a> StartQuestion<'a> {
                 ),
             });
         }
+        resolved.warnings.extend(self.uncounted(&inputs, &resolved));
         resolved
+    }
+
+    /// What is said of rows that come twice and are in no number.
+    fn uncounted(&self, inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Option<Warning> {
+        let partitions = uncounted(inputs, resolved)?;
+        self.spec.sink.doubles_what_is_replayed().then(|| Warning {
+            code: Code::SinkMayDuplicate,
+            summary: format!(
+                "{partitions}: the sink has lost how far it had come, so what it holds from the checkpoint on cannot be counted and is not in replayed: what of it is read again stands there twice, since it appends"
+            ),
+        })
     }
 
     /// The sentence of a start that finds nothing to read. What appears later is found by the run, and begins by its rules.

@@ -18,6 +18,7 @@ use crate::{
         error::{ErrorClass, JobError, KafkaError, StoreError},
         fetcher::LivePosition,
         group_commits::{self, PendingCommit},
+        parked::Decided,
         subtask::{Activity, Barrier, NewPartition, PartitionChange, Prepared},
     },
     model::{
@@ -29,7 +30,7 @@ use crate::{
         event::EventKind,
         ids::CheckpointId,
         job_status::CheckpointSummary,
-        offset::{Offset, PartitionOffsets},
+        offset::PartitionOffsets,
         topic::TopicPartition,
         views::CheckpointReport,
     },
@@ -320,8 +321,8 @@ impl JobTask {
             group_commit: group_commit.clone(),
             phases: checkpoint.phases,
         };
-        for (partition, offset) in self.pending.stored(id) {
-            self.assign(partition, offset);
+        for (partition, decided) in self.pending.stored(id) {
+            self.assign(partition, &decided);
         }
         self.answer_skips(id);
         let report = CheckpointReport {
@@ -353,7 +354,8 @@ impl JobTask {
         self.publish();
     }
 
-    pub(super) fn assign(&mut self, partition: TopicPartition, offset: Offset) {
+    pub(super) fn assign(&mut self, partition: TopicPartition, decided: &Decided) {
+        let offset = decided.offset;
         let Some(state) = self.partitions.get_mut(&partition) else {
             return;
         };
@@ -363,7 +365,7 @@ impl JobTask {
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
         self.replaced.remove(&partition);
-        self.goes_on(&partition, offset);
+        self.goes_on(&partition, decided);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,

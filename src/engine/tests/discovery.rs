@@ -348,6 +348,29 @@ async fn a_recreated_topic_is_read_from_its_beginning_by_policy() {
     stop(&job, StopCheckpoint::Required).await;
 }
 
+/// What `latest` passes over is in no total of a run: it stands in the history.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recreated_topic_that_is_joined_at_its_end_says_what_is_passed_over() {
+    let world = World::watching(Some(("a", 2)));
+    let job = world.start(Setup {
+        source: |source| {
+            look_often(source);
+            source.on_topic_recreated = PositionPolicy::Latest;
+        },
+        ..watching()
+    });
+    world.looked().await;
+    world.cluster.elect(0, 4, 20);
+    world.cluster.topic(Some(("b", 1)));
+    world.until_assigned(0, 20).await;
+    let told = world.until_told(EventKind::PartitionGoesOn, 1).await;
+    assert_eq!(
+        (&told[0]["goes_on_at"], &told[0]["skipped"]),
+        (&20.into(), &16.into())
+    );
+    stop(&job, StopCheckpoint::Required).await;
+}
+
 fn look_when_asked(source: &mut SourceSpec) {
     source.partition_discovery.interval = HumanDuration(NEVER);
 }

@@ -410,7 +410,8 @@ impl<'a> Resolution<'a> {
             return by_store;
         };
         let Some(sink) = progress.get(partition) else {
-            if self.had_output_since(position_id) {
+            let state = self.inputs.state;
+            if state.is_some_and(|state| state.had_output_since(position_id)) {
                 return self.progress_lost(partition, stored);
             }
             // Nothing was written since the position was decided: the sink need not have heard of it yet.
@@ -436,13 +437,6 @@ impl<'a> Resolution<'a> {
             return by_store;
         }
         from(sink.next_offset, StartReason::SinkProgress)
-    }
-
-    /// Whether records had reached the sink before a checkpoint that is newer than this one. The sink notes a position before
-    /// its first record, so it must have known it then.
-    fn had_output_since(&self, position_id: CheckpointId) -> bool {
-        let newest_output = self.inputs.state.and_then(|state| state.newest_output);
-        newest_output.is_some_and(|newest| newest > position_id)
     }
 
     /// The target was written to before, by this job, further than the checkpoint says: under another name of the connection,
@@ -633,7 +627,9 @@ impl<'a> Resolution<'a> {
         }
     }
 
-    /// Up to where a partition was read by the newest checkpoint, or by the sink where that knows better.
+    /// Up to where a partition was read by the newest checkpoint, or by the sink where that knows better. What lies in a target
+    /// that is new to the checkpoint says nothing of what was read, but what is in there is not unread, and stands there twice
+    /// if it is read again.
     ///
     /// Under a checkpoint that does not hold it, or holds it of a deleted topic, all of the log is unread. `None` where
     /// nothing was ever promised: without a checkpoint, or while it waits for its first position.
@@ -649,6 +645,10 @@ impl<'a> Resolution<'a> {
         let stored = held.next_offset?;
         if is_of_another_topic(held, facts) {
             return nothing;
+        }
+        let elsewhere = self.inputs.progress_elsewhere();
+        if let Some(sink) = elsewhere.and_then(|all| all.get(partition)) {
+            return Some(sink.next_offset.max(stored));
         }
         match self.inputs.progress().and_then(|all| all.get(partition)) {
             Some(sink) if sink.position_id >= held.position_id => Some(sink.next_offset),
@@ -702,7 +702,7 @@ fn by_timestamp(facts: &PartitionFacts) -> Wanted {
 }
 
 /// Whether a position was taken in another incarnation of the topic. Ids that are not known prove nothing.
-fn is_of_another_topic(held: &CheckpointPosition, facts: &PartitionFacts) -> bool {
+pub(super) fn is_of_another_topic(held: &CheckpointPosition, facts: &PartitionFacts) -> bool {
     matches!((&held.topic_id, &facts.topic_id), (Some(then), Some(now)) if then != now)
 }
 

@@ -90,6 +90,15 @@ pub struct RestorableState {
     pub newest_output: Option<CheckpointId>,
 }
 
+impl RestorableState {
+    /// Whether records had reached the sink before a checkpoint that is newer than this one. The sink notes a position before
+    /// its first record, so it must have known it then.
+    pub(super) fn had_output_since(&self, position_id: CheckpointId) -> bool {
+        self.newest_output
+            .is_some_and(|newest| newest > position_id)
+    }
+}
+
 /// How far a sink that keeps its own progress has come in one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SinkPosition {

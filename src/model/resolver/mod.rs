@@ -21,8 +21,8 @@
 //!
 //! The parts: `facts` go in; `decide` says what is wanted for one partition and `place` holds that against its log;
 //! `blockers` groups what stands against the start; `movement` counts what is read again or passed over; `ends` says where
-//! the partitions of a bounded job end; `without_checkpoints` is about jobs that take none; `plan` comes out, and `words` tell
-//! it.
+//! the partitions of a bounded job end; `without_checkpoints` is about jobs that take none; `uncounted` names what no number
+//! holds; `plan` comes out, and `words` tell it.
 
 mod blockers;
 mod decide;
@@ -33,6 +33,7 @@ mod place;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod uncounted;
 mod without_checkpoints;
 mod words;
 
@@ -45,6 +46,7 @@ pub use plan::{
     Blocker, ForgottenPosition, PlanTotals, PlannedParking, PlannedPartition, PlannedRun,
     PlannedSink, ProgressKnown, ResolvedStart, StartBasis, StartReason, StopReason, Warning,
 };
+pub use uncounted::uncounted;
 pub use without_checkpoints::{ReadBefore, StateUse};
 
 use std::collections::BTreeMap;

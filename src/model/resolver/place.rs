@@ -152,8 +152,13 @@ impl Resolution<'_> {
         let (reason, why) = if is_below {
             let gone = bounds.earliest.get() - number.max(0);
             let earliest = bounds.earliest;
+            let gone = match gone {
+                0 => "nothing is gone, for offsets begin at 0".to_owned(),
+                1 => "1 offset is gone".to_owned(),
+                more => format!("{more} offsets are gone"),
+            };
             let why = format!(
-                "{partition}: the position is {number}, the log starts at {earliest}: {gone} offsets are gone"
+                "{partition}: the position is {number}, the log starts at {earliest}: {gone}"
             );
             (StartReason::BelowEarliest, why)
         } else {

@@ -722,6 +722,40 @@ fn going_on_from_the_checkpoint_after_the_progress_was_lost() {
     // The other partition's sink counts as ever.
     let there = (Some(160), StartReason::SinkProgress);
     assert_eq!(begins(&decided, 1), there);
+    // What stands in the target behind the checkpoint is in no number, unless nothing is read that it might hold.
+    let rows = [
+        (json!({}), None),
+        (resolved.blockers[0].choices[0].clone(), Some("orders/0")),
+        (json!({"from": "earliest"}), Some("orders/0")),
+        (json!({"from": "latest"}), None),
+    ];
+    for (body, named) in rows {
+        let world = world.clone().from(body.clone());
+        let named = named.map(ToOwned::to_owned);
+        assert_eq!(
+            uncounted(&world.inputs(), &world.resolve()),
+            named,
+            "{body}"
+        );
+    }
+    let mut unread = world.clone().from(json!({"from": "earliest"}));
+    unread.state.as_mut().unwrap().newest_output = None;
+    assert_eq!(uncounted(&unread.inputs(), &unread.resolve()), None);
+    unread.state.as_mut().unwrap().newest_output = Some(CheckpointId(9));
+    unread.facts_of(0).topic_id = id("second");
+    let held = unread
+        .state
+        .as_mut()
+        .unwrap()
+        .positions
+        .get_mut(&orders(0))
+        .unwrap();
+    held.topic_id = id("first");
+    assert_eq!(
+        uncounted(&unread.inputs(), &unread.resolve()),
+        None,
+        "a new topic"
+    );
 
     // A one-shot start, or an older checkpoint, is a decision already.
     world.chosen = Some(checkpoint(5, &[(0, Some(120))]));
@@ -768,8 +802,12 @@ fn under_another_target_the_checkpoint_counts_and_every_position_is_decided_anew
                     .filter_map(|choice| choice["offsets"]["orders"]["0"].as_i64())
                     .collect();
                 assert_eq!(starts, [160, 150]);
-                for choice in &resolved.blockers[0].choices {
-                    assert_eq!(codes(&world.clone().from(choice.clone()).resolve()), []);
+                // Counted from what the table holds: nothing is passed over by the first, and the second writes it again.
+                let counted = [(0, 0, 0, Some(30)), (10, 0, 0, Some(40))];
+                for (choice, counted) in resolved.blockers[0].choices.iter().zip(counted) {
+                    let decided = world.clone().from(choice.clone()).resolve();
+                    assert_eq!(codes(&decided), []);
+                    assert_eq!(numbers(&decided, 0), counted, "{held:?}, {choice}");
                 }
                 continue;
             }
@@ -1668,6 +1706,25 @@ fn a_recreated_topic_without_a_leader() {
     both.facts_of(1).topic_id = id("second");
     both.state = Some(checkpoint(9, &[(0, Some(150)), (1, Some(150))]));
     choices_decide(&both, 1);
+}
+
+#[test]
+fn only_offsets_that_were_there_are_gone() {
+    for (by, gone) in [
+        (-5_150, "100 offsets are gone"),
+        (-51, "1 offset is gone"),
+        (-70, "20 offsets are gone"),
+    ] {
+        let world = World::stored(&[(0, Some(150))]).from(json!({"from": "shift", "by": by}));
+        let summary = world.resolve().blockers[0].summary.clone();
+        assert!(summary.ends_with(gone), "{summary}");
+    }
+    let mut world = World::stored(&[(0, Some(150))]).from(json!({"from": "shift", "by": -5_150}));
+    world.facts_of(0).bounds.as_mut().unwrap().earliest = Offset::ZERO;
+    assert_eq!(
+        world.resolve().blockers[0].summary,
+        "orders/0: the position is -5000, the log starts at 0: nothing is gone, for offsets begin at 0"
+    );
 }
 
 #[test]

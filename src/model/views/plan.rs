@@ -46,7 +46,7 @@ pub struct StartReport {
     /// The `start` checkpoint that holds the positions it began at; `null` for a job that was running already, and for one
     /// without checkpoints.
     pub bootstrap_checkpoint: Option<CheckpointId>,
-    /// How many partitions.
+    /// How many partitions the job has after it: without those whose positions were dropped.
     pub partitions: usize,
     /// Topic to partition to the offset that it began at, for a job without checkpoints: nothing else keeps them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,6 +56,9 @@ pub struct StartReport {
     /// The sums of its plan.
     #[serde(flatten)]
     pub totals: PlanTotals,
+    /// What its plan warned of.
+    #[serde(default)]
+    pub warnings: Vec<Warning>,
 }
 
 /// What a stop did.

@@ -729,13 +729,14 @@ fn report_of(resolved: &ResolvedStart, start: &Checkpoint, spec: &JobSpec) -> St
         basis: resolved.basis,
         checkpoint: resolved.checkpoint,
         bootstrap_checkpoint: (!is_off).then_some(start.id),
-        partitions: resolved.partitions.len(),
+        partitions: resolved.positions(start.id).len(),
         positions: is_off.then(|| by_topic(start.offsets())),
         summary: match without_checkpoints::begins(spec, resolved) {
             Some(begins) => begins,
             None => resolved.summary.clone(),
         },
         totals: resolved.totals,
+        warnings: resolved.warnings.clone(),
     }
 }
 

@@ -138,6 +138,7 @@ fn a_topic_recreated_with_fewer_partitions_concerns_its_own_job_alone() {
         .api
         .post(&scene.job.at("/restart?wait=90s"), &forget);
     assert_eq!(told["status"], "succeeded", "{told:#}");
+    assert_eq!(told["result"]["start"]["partitions"], 2, "{told:#}");
     assert!(
         !told.to_string().contains("nothing is forgotten"),
         "{told:#}"

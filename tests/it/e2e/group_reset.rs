@@ -48,7 +48,9 @@ fn the_group_of_a_job_that_is_not_stopped_is_not_moved() {
     scene.server.await_state(&scene.job, "failed");
     refused("job-not-stopped");
     scene.job.stop_with(&json!({}));
-    scene.job.reset_offsets(&to_earliest);
+    let report = scene.job.reset_offsets(&to_earliest);
+    let summary = report["summary"].to_string();
+    assert!(summary.contains(": 1 partition, 1 back"), "{summary}");
     assert_eq!(scene.group_offsets(), [(0, 0)].into());
 }
 

@@ -39,7 +39,8 @@ impl Written {
     fn begin_at(name: &str, target: Database, url: &str) -> Self {
         let mut scene = Scene::new(name, 2);
         let config = format!(
-            "{}\n[connections.warehouse]\ntype = \"postgres\"\nurl = \"{url}\"\n",
+            "{}\n[connections.warehouse]\ntype = \"postgres\"\nurl = \"{url}\"\n\
+             [connections.depot]\ntype = \"postgres\"\nurl = \"{url}\"\n",
             scene.server.config()
         );
         scene.server.write_config(&config);
@@ -330,6 +331,24 @@ fn a_sink_that_is_behind_is_followed_on_demand() {
     let flags = written.scene.job.offsets().map(|row| row.flags.clone());
     assert_eq!(flags[&0], ["sink-behind-store"]);
     assert_eq!(flags[&1], Vec::<String>::new());
+    // Whoever has just seen that is not told beside it that a bare start will do.
+    let view = written.scene.job.view();
+    let summary = view["summary"].as_str().expect("a sentence");
+    assert!(
+        summary.starts_with("stopped; a start is refused") && summary.contains("in 1 partition"),
+        "{summary}"
+    );
+    assert!(view["warnings"].to_string().contains("sink-behind-store"));
+    assert!(
+        !view["next"].to_string().contains("/start?wait"),
+        "{view:#}"
+    );
+    // It was said of this sink and no other.
+    let spec = written.spec("orders");
+    written.scene.job.put_spec(&written.spec("elsewhere"));
+    let summary = written.scene.job.view()["summary"].to_string();
+    assert!(summary.contains("a start goes on"), "{summary}");
+    written.scene.job.put_spec(&spec);
     let (choice, plan) = written.the_way_out("sink-behind-store");
     assert_eq!(plan.starts(), [(0, 6), (1, 10)].into());
     assert_eq!(plan.totals["replayed"], 0, "the sink does not hold them");
@@ -377,7 +396,15 @@ fn a_sink_that_lost_its_progress_goes_on_from_the_checkpoint_on_demand() {
     );
     let (choice, plan) = written.the_way_out("progress-lost");
     assert_eq!(plan.starts(), [(0, 10), (1, 10)].into());
-    written.scene.job.start(&choice);
+    assert_eq!(plan.totals["replayed"], 0);
+    let report = written.scene.job.start(&choice);
+    for told in [&plan.body["warnings"], &report["warnings"]] {
+        let told = told.to_string();
+        assert!(
+            told.contains("sink-may-duplicate") && told.contains("cannot be counted"),
+            "{told}"
+        );
+    }
     for partition in 0..2 {
         written.expect(partition, 10..13);
     }
@@ -433,6 +460,59 @@ fn another_target_goes_on_from_the_checkpoint() {
     written.produce_and_expect(2);
     written.await_rows("elsewhere");
     assert_eq!(written.rows("orders"), of_orders);
+}
+
+/// The same table under another name of its connection: both ways on count from what the table holds.
+#[test]
+fn under_another_name_of_its_connection_the_table_is_counted_by_what_it_holds() {
+    let mut written = Written::begin("sink-renamed");
+    written.produce_and_expect(3);
+    written.await_rows("orders");
+    written.stop_without_checkpoint();
+    let by_name = written.spec("orders");
+    let renamed = with(by_name.clone(), "/sink/connection", json!("depot"));
+    written.scene.job.put_spec(&renamed);
+    let choices = |written: &Written| {
+        let blockers = written.scene.job.plan().blockers;
+        assert_eq!(blockers[0]["code"], "sink-changed", "{blockers:?}");
+        blockers[0]["choices"].as_array().expect("a list").clone()
+    };
+    let told = written.scene.job.plan().body["next"].to_string();
+    assert!(
+        told.contains("nothing is written twice") && told.contains("6 offsets that the sink holds"),
+        "{told}"
+    );
+    let [goes_on, again] = &choices(&written)[..] else {
+        panic!("two ways expected");
+    };
+    let plan = written.scene.job.plan_of(goes_on);
+    assert_eq!(plan.starts(), [(0, 13), (1, 13)].into());
+    assert_eq!(
+        (&plan.totals["replayed"], &plan.totals["skipped"]),
+        (&json!(0), &json!(0))
+    );
+    let plan = written.scene.job.plan_of(again);
+    assert_eq!(plan.starts(), [(0, 10), (1, 10)].into());
+    let report = written.scene.job.start(again);
+    for (replayed, warnings) in [
+        (&plan.totals["replayed"], &plan.body["warnings"]),
+        (&report["replayed"], &report["warnings"]),
+    ] {
+        assert_eq!(replayed, &json!(6));
+        assert!(warnings.to_string().contains("sink-may-duplicate"));
+    }
+    for partition in 0..2 {
+        written.expect(partition, 10..13);
+    }
+    written.produce_and_expect(2);
+    written.await_rows("orders");
+
+    written.stop_without_checkpoint();
+    written.scene.job.put_spec(&by_name);
+    let goes_on = choices(&written)[0].clone();
+    let plan = written.start_as_planned(&goes_on, true, "orders");
+    assert_eq!(plan.starts(), [(0, 15), (1, 15)].into());
+    assert_eq!(plan.totals["skipped"], 0, "{:#}", plan.body);
 }
 
 /// Every way to move a position, for all partitions and for one, under exactly-once.

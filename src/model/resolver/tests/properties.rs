@@ -294,11 +294,18 @@ fn stored(world: &World, planned: &PlannedPartition) -> Option<(Offset, Checkpoi
 }
 
 /// Before where every record was read: by the newest checkpoint, or by a sink that speaks of the same run of positions or of
-/// a newer one.
+/// a newer one, or by a target that is new to the checkpoint and holds more.
 fn read_up_to(world: &World, planned: &PlannedPartition) -> Option<Offset> {
     let (stored, position_id) = stored(world, planned)?;
+    let partition = planned.topic_partition();
+    if world.sink.is_other_than(world.state.as_ref())
+        && let ProgressFacts::Kept(progress) = &world.sink.progress
+    {
+        let held = progress.get(&partition).map(|held| held.next_offset);
+        return Some(held.map_or(stored, |held| held.max(stored)));
+    }
     let sink = world.sink.comparable_with(world.state.as_ref());
-    let sink = sink.and_then(|sink| sink.get(&planned.topic_partition()));
+    let sink = sink.and_then(|sink| sink.get(&partition));
     let counts = sink.filter(|sink| sink.position_id >= position_id);
     Some(counts.map_or(stored, |sink| sink.next_offset))
 }
