@@ -403,8 +403,11 @@ fn timed_out(attempt: &Attempt, now: Instant) -> CheckpointFailure {
         code: Code::CheckpointTimeout.to_string(),
         phase: "barrier".to_owned(),
         summary: format!(
-            "{} subtasks had not answered after {waiting_ms} ms",
-            attempt.missing.len()
+            "{} had not answered after {waiting_ms} ms",
+            match attempt.missing.len() {
+                1 => "1 subtask".to_owned(),
+                several => format!("{several} subtasks"),
+            }
         ),
         slowest: slow_subtasks(attempt, now),
     }

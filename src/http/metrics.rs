@@ -292,7 +292,7 @@ impl Page<'_, '_> {
         )?;
         self.counters(
             "handover_positions_moved",
-            "Positions that their logs did not hold and that were moved by the start of this run or in it",
+            "Positions that their logs did not hold, or whose topics were created again, and that were moved by the start of this run or in it",
             |job| one(job.positions_moved),
         )?;
         self.discoveries()?;

@@ -14,6 +14,7 @@ use super::{
     job::{CheckpointSpec, CommitToGroup, JobSpec, OnCancel, PositionPolicy, SourceSpec},
     sink_spec::SinkSpec,
     startup_mode::StartupMode,
+    stop_at::StopAt,
 };
 
 /// Time between two periodic commits if a spec does not say one: that of Kafka's consumers (`auto.commit.interval.ms`).
@@ -175,6 +176,9 @@ const TURNS_OFF: &str = r#"{"checkpoint":{"interval":null},"source":{"commit_to_
 const TURNS_ON: &str =
     r#"{"checkpoint":{"interval":"10s"},"source":{"commit_to_group":null,"commit_interval":null}}"#;
 
+/// Leaves the group's offsets alone.
+const KEEPS_THE_GROUP: &str = r#"{"source":{"commit_to_group":"off"}}"#;
+
 /// What is committed where a spec does not say it: Flink's defaults of both rows.
 #[must_use]
 pub(super) fn default_commit(checkpointing: Checkpointing) -> CommitToGroup {
@@ -214,6 +218,15 @@ pub(super) fn faults(
                 "/source/commit_to_group",
                 &format!(
                     "periodic is for jobs without checkpoints (checkpoint.interval: null): use on-checkpoint, or off. A PATCH that turns checkpoints on: {TURNS_ON}"
+                ),
+            );
+        }
+        let ends_at_the_group = source.stop_at == Some(StopAt::GroupOffsets);
+        if ends_at_the_group && source.commit_to_group == CommitToGroup::OnCheckpoint {
+            fault(
+                "/source/stop_at",
+                &format!(
+                    "group-offsets ends where the group stands, and commit_to_group: on-checkpoint, the default, moves the group to where the job stands, so the wanted ends would be lost: turn the commits off. As a PATCH: {KEEPS_THE_GROUP}"
                 ),
             );
         }
@@ -404,6 +417,21 @@ mod tests {
                 (read, _) => panic!("{row}: {read:?}"),
             }
         }
+    }
+
+    /// The job's own commits would move the ends to where the job stands.
+    #[test]
+    fn a_job_does_not_overwrite_the_ends_that_its_group_holds() {
+        let blackhole = json!({"type": "blackhole"});
+        let mut source = json!({"stop_at": {"mode": "group-offsets"}});
+        let faults = read(&json!("10s"), &source, &blackhole).unwrap_err();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert_eq!(faults[0].pointer, "/source/stop_at");
+        assert!(faults[0].message.contains(KEEPS_THE_GROUP), "{faults:?}");
+        let patch: Value = serde_json::from_str(KEEPS_THE_GROUP).unwrap();
+        source["commit_to_group"] = patch["source"]["commit_to_group"].clone();
+        let spec = read(&json!("10s"), &source, &blackhole).unwrap();
+        assert_eq!(spec.commit_mode(), CommitMode::Disabled);
     }
 
     #[test]

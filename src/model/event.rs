@@ -29,7 +29,8 @@ macro_rules! event_kinds {
 }
 
 event_kinds! {
-    CheckpointFailed = "checkpoint-failed", "An attempt at a checkpoint failed.";
+    CheckpointFailed = "checkpoint-failed", "Attempts at checkpoints failed: the first of a row is told at once, later ones in growing distances, with their number.";
+    CheckpointsCompleteAgain = "checkpoints-complete-again", "A checkpoint completed after several in a row had failed.";
     GroupMoved = "group-moved", "The consumer group was moved to a position.";
     JobCrashed = "job-crashed", "A run ended for a reason that nobody can judge.";
     JobCreated = "job-created", "The job was created.";
@@ -48,7 +49,7 @@ event_kinds! {
     PartitionParked = "partition-parked", "A partition is not read any further.";
     PartitionReturned = "partition-returned", "Partitions are there again.";
     PositionForgotten = "position-forgotten", "The position of a partition that does not exist was dropped, as a start asked.";
-    PositionMoved = "position-moved", "A position that its log does not hold was moved as the spec says.";
+    PositionMoved = "position-moved", "A position that its log does not hold, or whose topic was created again, was moved as the spec says.";
     PositionsDecided = "positions-decided", "A checkpoint decided positions.";
     RecordSkipped = "record-skipped", "An operator left out a record.";
     RecordsDeadLettered = "records-dead-lettered", "Records went to the topic for dead letters.";

@@ -67,7 +67,8 @@ pub struct JobStatus {
     pub bad_records: BadRecordCounters,
     /// Whether the sink works at records that it has taken and not made durable yet.
     pub sink_writes: bool,
-    /// Positions that their logs did not hold and that were moved as the spec says, by the start of this run or in it.
+    /// Positions that their logs did not hold, or whose topics were created again, and that were moved as the spec says, by the
+    /// start of this run or in it.
     pub positions_moved: u64,
     /// How far event time has come; `None` for a job that keeps none.
     pub watermark: Option<JobWatermark>,

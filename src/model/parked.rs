@@ -116,6 +116,19 @@ impl LostRange {
     }
 }
 
+impl LostRange {
+    /// The part that lies before the end of a bounded run.
+    #[must_use]
+    pub fn up_to(self, end: Offset) -> Self {
+        let to = self.to.min(end).max(self.from);
+        Self {
+            to,
+            offsets: to.distance_from(self.from),
+            ..self
+        }
+    }
+}
+
 impl std::fmt::Display for LostRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (from, to, offsets) = (self.from, self.to, self.offsets);
@@ -154,6 +167,11 @@ mod tests {
             let lost = LostRange::between(offset(position), &bounds);
             let lost = lost.map(|lost| (lost.side, lost.from.get(), lost.to.get(), lost.offsets));
             assert_eq!(lost, expected, "position {position}");
+        }
+        for (end, to) in [(4, 5), (7, 7), (30, 10)] {
+            let lost = LostRange::between(offset(5), &bounds).unwrap();
+            let lost = lost.up_to(offset(end));
+            assert_eq!((lost.to.get(), lost.offsets), (to, to - 5), "end {end}");
         }
     }
 }

@@ -126,6 +126,12 @@ fn sources() -> impl Strategy<Value = Value> {
             )| {
                 let (name, topics) = selected;
                 let [outside, missing, recreated] = policies;
+                // Ends of the job's own group are not overwritten.
+                let at_the_group = |stop: &Value| stop["mode"] == "group-offsets";
+                let commit = match stop_at.as_ref().is_some_and(at_the_group) {
+                    true => Some(json!("off")),
+                    false => commit,
+                };
                 object([
                     ("connection", Some(json!("main"))),
                     (name, Some(topics)),

@@ -37,7 +37,8 @@ pub enum StopAt {
         /// Topic to partition to offset.
         offsets: OffsetsByTopic,
     },
-    /// The group's committed offsets at the moment of the start; a partition without one stands against the start.
+    /// The group's committed offsets at the moment of the start; a partition without one stands against the start. Only with
+    /// `commit_to_group: off`: the job's own commits would overwrite the ends.
     GroupOffsets,
 }
 

@@ -276,7 +276,7 @@ fn finished(situation: &Situation<'_>) -> String {
         let why = why.map_or_else(String::new, |blocker| format!(": {}", blocker.summary));
         format!("; the last start was refused{why}")
     });
-    format!("finished: everything up to the stop offsets is read{by}; {goes_on}{refused}")
+    format!("finished: every partition has come to its stop offset{by}; {goes_on}{refused}")
 }
 
 fn running(situation: &Situation<'_>, reason: &str) -> String {
@@ -1383,7 +1383,7 @@ mod tests {
                 JobState::Finished,
                 HealthStatus::Ok,
                 |s| s.last_checkpoint = Some((CheckpointId(9), CheckpointKind::Stop)),
-                "finished: everything up to the stop offsets is read (checkpoint 9); another run needs a start with from, or another stop_at",
+                "finished: every partition has come to its stop offset (checkpoint 9); another run needs a start with from, or another stop_at",
                 &[
                     r#"-d '{"from":"checkpoint"}'"#,
                     r#"-d '{"from":"earliest"}'"#,

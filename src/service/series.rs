@@ -465,7 +465,7 @@ fn shown<const N: usize>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::model::views::{Divergence, DivergenceCause, PartitionLag, Retention};
 
@@ -572,7 +572,7 @@ mod tests {
         assert_eq!(log.partitions.len(), MOST_PARTITIONS);
     }
 
-    fn unknown_partition(number: i32) -> PartitionOffsetsView {
+    pub(crate) fn unknown_partition(number: i32) -> PartitionOffsetsView {
         PartitionOffsetsView {
             topic: "orders".to_owned(),
             partition: number,

@@ -82,7 +82,7 @@ export interface Bounded {
   partitions: number;
   ended_partitions: number;
   remaining: number | null;
-  waits_for_log?: { topic: string; partition: number }[];
+  waits_for_log?: { topic: string; partition: number }[] | null;
 }
 
 export interface FailedRecord {

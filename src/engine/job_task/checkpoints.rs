@@ -7,7 +7,6 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
-use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Background, JobTask, millis, waiters::failed_report};
@@ -27,7 +26,6 @@ use crate::{
             FailedCheckpoint, GroupCommit, GroupCommitStatus,
         },
         code::Code,
-        event::EventKind,
         ids::CheckpointId,
         job_status::CheckpointSummary,
         offset::PartitionOffsets,
@@ -298,6 +296,7 @@ impl JobTask {
             return;
         };
         self.consecutive_failures = 0;
+        self.tell_completed(id);
         self.commits_start = false;
         self.output_before = false;
         self.confirmed = Instant::now();
@@ -422,10 +421,7 @@ impl JobTask {
     }
 
     pub(super) fn note_failure(&mut self, failed: FailedCheckpoint) {
-        if !self.keeps_none() {
-            let details = json!({"checkpoint": failed.id, "failure": failed.failure});
-            self.tell(EventKind::CheckpointFailed, details);
-        }
+        self.tell_failed(&failed);
         let (store, lease, write) = (
             Arc::clone(&self.run.store),
             self.run.lease,

@@ -55,6 +55,7 @@ impl JobTask {
             leaked_threads += usize::from(closed.is_err());
         }
         self.tell_left_out_rest();
+        self.tell_failed_rest();
         self.settle_calls().await;
         self.log_untold();
         self.note_open_commit().await;

@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// What is said in a bounded run of a topic that was created again.
+const OF_THE_OLD_TOPIC: &str = "; the ends of the bounded run are the old topic's, so the next start decides by on_topic_recreated and gives it an end anew";
+
 /// How long one look may take.
 const LOOK: Duration = Duration::from_secs(20);
 
@@ -208,14 +211,24 @@ impl JobTask {
             then,
             now: now.clone(),
         };
-        self.park_anew(&partition, Code::TopicRecreated, cause.to_string());
+        let mut why = cause.to_string();
+        if self.run.ends.is_some() {
+            why.push_str(OF_THE_OLD_TOPIC);
+        }
+        self.park_anew(&partition, Code::TopicRecreated, why);
         self.replaced.insert(partition.clone(), now);
-        if self.run.spec.source.on_topic_recreated != PositionPolicy::Fail {
+        if self.moves_into_new_topics() {
             return self.pending.add(partition, Pending::Held(position));
         }
         if self.run.spec.errors.block == Block::Job {
             self.on_blocked(cause.into());
         }
+    }
+
+    /// Whether positions are moved into topics that were created again. Never in a bounded run: its ends are numbers of the
+    /// old topic, and a new one would be cut there, or waited for. The next start decides, beginnings and ends together.
+    pub(super) fn moves_into_new_topics(&self) -> bool {
+        self.run.ends.is_none() && self.run.spec.source.on_topic_recreated != PositionPolicy::Fail
     }
 
     /// Parks a partition, or shows one that is parked for another reason under this one, which comes first.

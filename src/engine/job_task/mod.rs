@@ -9,6 +9,7 @@ mod checkpoints;
 mod closing;
 mod discovery;
 mod ending;
+mod failing;
 mod history;
 mod left_out;
 mod look_ups;
@@ -156,8 +157,9 @@ pub(super) struct JobTask {
     parked: Arc<BTreeMap<TopicPartition, ParkedPartition>>,
     history: history::History,
     left_out: left_out::LeftOutLog,
+    failing: failing::FailingLog,
     bounds: BoundsAsked,
-    /// Positions that the log did not hold and that were moved.
+    /// Positions that the log did not hold, or whose topic was created again, and that were moved.
     moved: u64,
     /// Those who asked to leave out a record, until the position behind it is stored.
     skips: Vec<SkipWaiter>,
@@ -338,6 +340,7 @@ impl JobTask {
             parked: Arc::new(discovery::parked_at_start(&run)),
             history: history::History::default(),
             left_out: left_out::LeftOutLog::default(),
+            failing: failing::FailingLog::default(),
             bounds: BoundsAsked::default(),
             moved: out_of_range::moved_by_the_start(&run),
             skips: Vec::new(),

@@ -29,6 +29,7 @@ use crate::{
         errors_spec::Block,
         event::EventKind,
         job::PositionPolicy,
+        offset::Offset,
         parked::{LostRange, LostSide},
         resolver::{LogBounds, StartReason},
         topic::TopicPartition,
@@ -37,13 +38,15 @@ use crate::{
 
 /// How often the brokers are asked until they answer.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// How often they are asked again while a partition stays parked.
+const ASK_AGAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// How many positions the start has moved because their logs did not hold them.
+/// How many positions the start has moved because their logs did not hold them, or because their topics were created again.
 pub(super) fn moved_by_the_start(run: &JobRun) -> u64 {
     let moved = run.reasons.iter().filter(|(partition, reason)| {
         let is_moved = matches!(
             reason,
-            StartReason::BelowEarliest | StartReason::BeyondLatest
+            StartReason::BelowEarliest | StartReason::BeyondLatest | StartReason::TopicRecreated
         );
         is_moved && !run.parked.contains_key(partition)
     });
@@ -56,6 +59,15 @@ pub(super) struct BoundsAsked {
     /// When the last one was answered.
     asked: Option<Instant>,
     under_way: bool,
+}
+
+/// What is said of a position outside its log.
+fn outside(partition: &TopicPartition, position: Offset, what_is_lost: &str) -> String {
+    let cause = ConsumerError::OutOfRange {
+        partition: partition.clone(),
+        position,
+    };
+    format!("{cause}; {what_is_lost}")
 }
 
 impl JobTask {
@@ -121,23 +133,22 @@ impl JobTask {
         }
     }
 
-    /// Asks where the logs begin and end that do not hold their partition's position, to name what is lost.
+    /// Asks where the logs begin and end that do not hold their partition's position, to name what is lost, and again now and
+    /// then: retention goes on while somebody makes up their mind.
     pub(super) fn ask_bounds(&mut self) {
-        let early = self
-            .bounds
-            .asked
-            .is_some_and(|asked| asked.elapsed() < ASK_EVERY);
-        if self.bounds.under_way || early {
+        let waiting = self.parked.keys().filter(|one| self.waits_outside(one));
+        let outside: Vec<TopicPartition> = waiting.cloned().collect();
+        if outside.is_empty() && !self.bounds.under_way {
+            self.bounds.asked = None;
             return;
         }
-        let outside: Vec<TopicPartition> = self
-            .parked
-            .keys()
-            .filter(|partition| self.is_unnamed(partition))
-            .cloned()
-            .collect();
-        if outside.is_empty() {
-            self.bounds.asked = None;
+        let is_unnamed = |partition: &TopicPartition| self.parked[partition].lost.is_none();
+        let pause = match outside.iter().any(is_unnamed) {
+            true => ASK_EVERY,
+            false => ASK_AGAIN_EVERY,
+        };
+        let asked = self.bounds.asked;
+        if self.bounds.under_way || asked.is_some_and(|asked| asked.elapsed() < pause) {
             return;
         }
         self.bounds.under_way = true;
@@ -146,12 +157,9 @@ impl JobTask {
             .spawn(async move { Background::Bounds(kafka.log_bounds(&outside).await) });
     }
 
-    /// Whether a partition stays outside its log, and nobody has said yet what is lost.
-    fn is_unnamed(&self, partition: &TopicPartition) -> bool {
-        let parked = self.parked.get(partition);
-        self.is_outside(partition)
-            && parked.is_some_and(|parked| parked.lost.is_none())
-            && !self.pending.holds(partition)
+    /// Whether a partition stays outside its log until somebody decides.
+    fn waits_outside(&self, partition: &TopicPartition) -> bool {
+        self.is_outside(partition) && !self.pending.holds(partition)
     }
 
     pub(super) fn on_bounds(
@@ -173,18 +181,27 @@ impl JobTask {
 
     /// Says what is lost; somebody has to decide.
     fn name_the_lost(&mut self, partition: &TopicPartition, bounds: &LogBounds) {
-        if !self.is_unnamed(partition) {
+        if !self.waits_outside(partition) {
             // What it is parked for has changed while the brokers were asked.
             return;
         }
-        let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(partition) else {
+        let position = self.parked.get(partition).and_then(|parked| parked.offset);
+        let lost = position.and_then(|at| self.lost_of(partition, at, bounds));
+        let parked = Arc::make_mut(&mut self.parked).get_mut(partition);
+        let (Some(at), Some(parked)) = (position, parked) else {
             return;
         };
-        let Some(at) = parked.offset else {
+        if let Some(known) = parked.lost {
+            // Only what retention removes is followed: of a log that was cut, what is written anew brings nothing back.
+            let newly = lost.filter(|lost| lost.side == LostSide::BelowEarliest && *lost != known);
+            if let Some(lost) = newly {
+                parked.lost = Some(lost);
+                parked.detail = outside(partition, at, &lost.to_string());
+            }
             return;
-        };
+        }
         // One that the log holds again is not read again by itself: what stands there now may be something else.
-        let lost = LostRange::between(at, bounds).unwrap_or(LostRange {
+        let lost = lost.unwrap_or(LostRange {
             side: LostSide::BeyondLatest,
             from: at,
             to: at,
@@ -199,14 +216,14 @@ impl JobTask {
                 bounds.earliest, bounds.latest
             )
         };
-        parked.detail = format!("{}; {words}", parked.detail);
+        parked.detail = outside(partition, at, &words);
         let parked = parked.clone();
         tracing::error!(kafka.topic = %partition.topic, kafka.partition = partition.partition, detail = parked.detail, "the partition stays parked");
         self.tell(EventKind::PartitionParked, json!({"parked": parked}));
     }
 
     /// Parts what a look-up found: positions that count, and those outside whose topic is another one by now. The latter
-    /// wait for the look at the topics, which tells of it.
+    /// wait for the look at the topics, which tells of it. In a bounded run no position counts in another topic.
     pub(super) fn in_their_topics(
         &mut self,
         found: BTreeMap<TopicPartition, Decided>,
@@ -214,7 +231,7 @@ impl JobTask {
         let is_elsewhere = |partition: &TopicPartition, decided: &Decided| {
             let state = self.partitions.get(partition);
             let then = state.and_then(|state| state.topic_id.as_ref());
-            self.is_outside(partition)
+            (self.is_outside(partition) || self.run.ends.is_some())
                 && matches!((then, &decided.topic_id), (Some(then), Some(now)) if then != now)
         };
         let (elsewhere, found): (BTreeMap<_, _>, BTreeMap<_, _>) = found
@@ -226,17 +243,29 @@ impl JobTask {
         (found, elsewhere.into_keys().collect())
     }
 
-    /// Notes what is lost of decided positions that their logs did not hold, and tells of the moves. One that its log holds
-    /// again goes on there, and nothing is decided.
+    /// What a log has lost of a position: in a bounded run up to its end, because what lies behind that is no part of it.
+    fn lost_of(
+        &self,
+        partition: &TopicPartition,
+        at: Offset,
+        bounds: &LogBounds,
+    ) -> Option<LostRange> {
+        let lost = LostRange::between(at, bounds)?;
+        let ends = self.run.ends.as_ref();
+        Some(match ends.and_then(|ends| ends.get(partition)) {
+            Some(end) => lost.up_to(*end),
+            None => lost,
+        })
+    }
+
+    /// Notes what is lost of decided positions that their logs did not hold, and tells of the moves, also of those into topics
+    /// that were created again. One that its log holds again goes on there, and nothing is decided.
     pub(super) fn note_moves(
         &mut self,
         found: &[TopicPartition],
         bounds: &BTreeMap<TopicPartition, LogBounds>,
     ) {
         for partition in found {
-            if !self.is_outside(partition) {
-                continue;
-            }
             let position = self.position_of(partition);
             let at = position.and_then(|position| position.next_offset);
             let (Some(at), Some(bounds), Some(decided)) = (
@@ -246,21 +275,53 @@ impl JobTask {
             ) else {
                 continue;
             };
-            let (lost, to) = (LostRange::between(at, bounds), decided.offset);
-            if let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(partition) {
-                parked.lost = lost;
+            let to = decided.offset;
+            if decided.reason == Some(StartReason::TopicRecreated) {
+                let policy = self.run.spec.source.on_topic_recreated;
+                // Of the new topic nothing was read.
+                let skipped = to.distance_from(bounds.earliest).max(0);
+                self.tell_move(partition, (at, to), policy, None, skipped);
+            } else if self.is_outside(partition) {
+                let lost = self.lost_of(partition, at, bounds);
+                if let Some(parked) = Arc::make_mut(&mut self.parked).get_mut(partition) {
+                    parked.lost = lost;
+                }
+                if lost.is_some() {
+                    let policy = self.run.spec.source.on_out_of_range;
+                    let skipped = to.distance_from(at.max(bounds.earliest)).max(0);
+                    self.tell_move(partition, (at, to), policy, lost, skipped);
+                }
             }
-            let Some(lost) = lost else {
-                continue;
-            };
-            tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = at.get(), to = to.get(), %lost, "the log does not hold the position; it is moved as the spec says");
-            let details = json!({
-                "topic": partition.topic, "partition": partition.partition, "from": at, "to": to,
-                "policy": self.run.spec.source.on_out_of_range, "lost": lost,
-            });
-            self.tell(EventKind::PositionMoved, details);
-            self.moved += 1;
         }
+    }
+
+    /// Tells that a position is moved as the spec says, with what is gone and what is passed over, and counts it.
+    fn tell_move(
+        &mut self,
+        partition: &TopicPartition,
+        (from, to): (Offset, Offset),
+        policy: PositionPolicy,
+        lost: Option<LostRange>,
+        skipped: i64,
+    ) {
+        let reason = match lost {
+            None => StartReason::TopicRecreated,
+            Some(lost) => match lost.side {
+                LostSide::BelowEarliest => StartReason::BelowEarliest,
+                LostSide::BeyondLatest => StartReason::BeyondLatest,
+            },
+        };
+        let why = lost.map_or_else(
+            || "the topic was created again".to_owned(),
+            |lost| format!("the log does not hold the position; {lost}"),
+        );
+        tracing::warn!(kafka.topic = %partition.topic, kafka.partition = partition.partition, from = from.get(), to = to.get(), skipped, why, "the position is moved as the spec says");
+        let details = json!({
+            "topic": partition.topic, "partition": partition.partition, "from": from, "to": to,
+            "reason": reason, "policy": policy, "lost": lost, "skipped": skipped,
+        });
+        self.tell(EventKind::PositionMoved, details);
+        self.moved += 1;
     }
 
     /// Whether one of these decisions moves a position that its log did not hold.

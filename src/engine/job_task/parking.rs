@@ -102,7 +102,7 @@ impl JobTask {
         if outside_changes {
             self.judge_outside_anew();
         }
-        if recreated_changes && on_topic_recreated != PositionPolicy::Fail {
+        if recreated_changes && self.moves_into_new_topics() {
             let waiting = self.parked.iter().filter(|(partition, parked)| {
                 parked.code == Code::TopicRecreated && !self.pending.holds(partition)
             });

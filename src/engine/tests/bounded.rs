@@ -5,12 +5,17 @@ use std::collections::BTreeMap;
 use super::{
     DEADLINE, NEVER, Setup, World, checkpoint,
     cluster::{Commits, Part, Scripted, records},
+    discovery::{look_often_and_begin_anew, until_parked},
     offset, offsets_of, partition, stop, stopped, timing, until_status, within,
 };
 use crate::{
-    engine::{JobEnd, JobHandle, StopOutcome},
+    engine::{JobEnd, JobHandle, StopOutcome, error::ConsumerError},
     model::{
-        CheckpointKind, Code, PartitionOffsets, checkpoint::GroupCommitStatus, job::Format,
+        CheckpointKind, Code, PartitionOffsets,
+        checkpoint::GroupCommitStatus,
+        errors_spec::ErrorsSpec,
+        event::EventKind,
+        job::{Format, PositionPolicy},
         start::StopCheckpoint,
     },
 };
@@ -257,4 +262,63 @@ async fn a_parked_partition_keeps_the_run_from_ending() {
     let outcome = stop(&job, StopCheckpoint::BestEffort).await;
     assert!(outcome.checkpoint.is_some());
     assert_eq!(offsets_of(&world.store.newest())[&0], 1);
+}
+
+/// The ends are numbers of the old topic: in the new one the run would be cut at them, or wait for them. The next start decides
+/// both, whatever the policy says meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recreated_topic_is_left_for_the_next_start() {
+    let world = World::watching(Some(("a", 2)));
+    let job = world.start(Setup {
+        topic_id: Some("a"),
+        source: look_often_and_begin_anew,
+        ..up_to(&[(0, 40), (1, 2)])
+    });
+    world.cluster.deliver(0, 0..=4);
+    world.until_written(5).await;
+    world.looked().await;
+    world.cluster.topic(Some(("b", 2)));
+    for number in [0, 1] {
+        let parked = until_parked(&job, number, Code::TopicRecreated).await;
+        assert!(
+            parked.detail.contains("the next start decides"),
+            "{parked:?}"
+        );
+    }
+    job.set_policies(PositionPolicy::Fail, PositionPolicy::Latest)
+        .await;
+    world.looked().await;
+    checkpoint(&job).await;
+    let stored = offsets_of(&world.store.newest());
+    assert_eq!(stored, BTreeMap::from([(0, 5), (1, 0)]));
+    assert_eq!(world.cluster.assigned(0), None);
+    assert_eq!(world.told(EventKind::PositionMoved).len(), 0);
+    stop(&job, StopCheckpoint::Required).await;
+}
+
+/// What is gone behind the end is no part of the run, and so not lost to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_lost_is_told_up_to_the_end() {
+    let world = World::new();
+    world.cluster.topic(Some(("a", 1)));
+    world.cluster.elect(0, 250, 300);
+    let setup = Setup {
+        partitions: BTreeMap::from([(0, Some(60))]),
+        ..up_to(&[(0, 200)])
+    };
+    let (errors, policy) = (ErrorsSpec::default(), PositionPolicy::Earliest);
+    let job = world.start_under(Format::Bytes, errors, policy, setup);
+    world.cluster.script(Scripted::Error(
+        0,
+        ConsumerError::OutOfRange {
+            partition: partition(0),
+            position: offset(60),
+        },
+    ));
+    finished(&job).await;
+    let told = &world.told(EventKind::PositionMoved)[0];
+    assert_eq!(
+        (&told["lost"]["to"], &told["lost"]["offsets"]),
+        (&200.into(), &140.into())
+    );
 }

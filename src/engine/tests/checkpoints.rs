@@ -195,10 +195,24 @@ async fn a_barrier_that_is_not_answered_names_who_and_what() {
     let told = world.until_told(EventKind::CheckpointFailed, 1).await;
     assert_eq!(told[0]["checkpoint"], report.id.0);
     assert_eq!(told[0]["failure"]["phase"], "barrier");
+    assert!(
+        failure.summary.starts_with("1 subtask had not"),
+        "{failure:?}"
+    );
+    // The row goes on, and is told when it ends.
+    trigger(&job, Some(SHORT)).await.unwrap();
 
     world.sink.set_of(stuck, Step::Write, Does::Work);
     let next = checkpoint(&job).await;
-    assert_eq!(next.id, report.id.next());
+    assert_eq!(next.id, report.id.next().next());
+    let again = world
+        .until_told(EventKind::CheckpointsCompleteAgain, 1)
+        .await;
+    assert_eq!(
+        (&again[0]["checkpoint"], &again[0]["failed_in_a_row"]),
+        (&next.id.0.into(), &2.into())
+    );
+    assert_eq!(world.told(EventKind::CheckpointFailed).len(), 1);
     assert_eq!(
         offsets_of(&world.store.newest()),
         BTreeMap::from([(0, 3), (1, 3)])

@@ -432,6 +432,28 @@ async fn a_position_outside_the_log_says_what_is_lost() {
     }
 }
 
+/// Retention goes on while somebody makes up their mind: what is shown goes with it, and so does the end of the story.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_lost_is_asked_again_while_a_partition_stays_parked() {
+    let world = World::new();
+    let job = out_of_range(&world, PositionPolicy::Fail, (70, 90)).await;
+    world.until_told(EventKind::PartitionParked, 1).await;
+    world.cluster.elect(0, 85, 90);
+    let status = until_status(&job, "the range has grown", |status| {
+        let lost = status.parked[&partition(0)].lost;
+        lost.is_some_and(|lost| lost.offsets == 35)
+    })
+    .await;
+    let detail = &status.parked[&partition(0)].detail;
+    assert!(detail.contains("85") && !detail.contains("70"), "{detail}");
+    job.set_policies(PositionPolicy::Earliest, PositionPolicy::Fail)
+        .await;
+    let told = world.until_told(EventKind::PartitionGoesOn, 1).await;
+    assert_eq!(told[0]["parked"]["lost"]["offsets"], 35);
+    assert_eq!(world.told(EventKind::PartitionParked).len(), 1);
+    stop(&job, StopCheckpoint::Required).await;
+}
+
 /// The decision is stored before the first fetch (the cluster checks that), and told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_outside_the_log_is_moved_as_the_spec_says() {
@@ -461,6 +483,8 @@ async fn a_position_outside_the_log_is_moved_as_the_spec_says() {
             (&details["from"], &details["to"]),
             (&50.into(), &moved_to.into())
         );
+        let skipped = if moved_to == 90 { 20 } else { 0 };
+        assert_eq!(details["skipped"], skipped, "{details}");
         let newest = world.store.newest();
         assert_eq!(newest.kind, CheckpointKind::Reset);
         assert_eq!(offsets_of(&newest)[&0], moved_to);

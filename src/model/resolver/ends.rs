@@ -15,6 +15,7 @@ use super::{
     BrokerFacts, PlanTotals, PlannedPartition, PlannedRun, ResolvedStart, StartInputs, StopReason,
     Warning,
     blockers::{self, Blockers},
+    words,
 };
 use crate::model::{
     code::Code,
@@ -85,6 +86,7 @@ pub fn resolve_ends(resolved: &mut ResolvedStart, inputs: &StartInputs<'_>, ends
         blockers: Blockers::default(),
         keeps_any: false,
         left_out: Vec::new(),
+        recreated: Vec::new(),
         beyond: Vec::new(),
     };
     for planned in &mut resolved.partitions {
@@ -103,6 +105,8 @@ struct Resolution<'a> {
     keeps_any: bool,
     /// Appeared after the run had begun.
     left_out: Vec<TopicPartition>,
+    /// Their topics were created again: the ends of the run mean nothing in them.
+    recreated: Vec<TopicPartition>,
     /// Their logs do not reach their ends yet.
     beyond: Vec<TopicPartition>,
 }
@@ -118,6 +122,11 @@ impl Resolution<'_> {
         planned.to_read = planned
             .start_at
             .map(|start| stop_at.distance_from(start).max(0));
+        // What lies behind the end is no part of the run, whether or not it is gone.
+        if let Some(earliest) = planned.earliest.filter(|_| planned.lost > 0) {
+            let beyond = earliest.distance_from(stop_at).max(0);
+            planned.lost = (planned.lost - beyond).max(0);
+        }
         let is_read_up = planned.start_at.is_some_and(|start| start >= stop_at);
         if !is_read_up && planned.readable_end.is_some_and(|end| end < stop_at) {
             self.beyond.push(partition);
@@ -133,6 +142,9 @@ impl Resolution<'_> {
         if let Some(kept) = self.ends.kept(self.inputs, partition, topic_id) {
             self.keeps_any = true;
             return Some((kept.stop_offset, StopReason::RunGoesOn));
+        }
+        if self.has_an_end_elsewhere(partition) {
+            self.recreated.push(partition.clone());
         }
         if self.is_no_part_of_the_run(partition) {
             let begin = planned.start_at.or(planned.kept);
@@ -162,6 +174,13 @@ impl Resolution<'_> {
                 "the group has no committed offset to stop at",
             ),
         }
+    }
+
+    /// Whether the run that goes on has an end of the partition that is not kept: its topic was created again.
+    fn has_an_end_elsewhere(&self, partition: &TopicPartition) -> bool {
+        let run = self.ends.run(self.inputs);
+        !EndInputs::begins_anew(self.inputs, partition)
+            && run.is_some_and(|run| run.ends.contains_key(partition))
     }
 
     fn is_no_part_of_the_run(&self, partition: &TopicPartition) -> bool {
@@ -249,7 +268,13 @@ impl Resolution<'_> {
             .ends
             .run(self.inputs)
             .filter(|_| self.keeps_any || !self.left_out.is_empty());
+        let lost = words::counted(resolved.totals.lost, "lost");
         resolved.totals = PlanTotals::of(&resolved.partitions);
+        // The sentence knew nothing of ends.
+        let of_the_run = words::counted(resolved.totals.lost, "lost");
+        if lost != of_the_run {
+            resolved.summary = resolved.summary.replacen(&lost, &of_the_run, 1);
+        }
         if let Some(run) = goes_on
             && run.finished_at.is_some()
             && at_their_end == partitions
@@ -279,6 +304,12 @@ impl Resolution<'_> {
             ),
             None => format!("; a bounded run begins and ends by stop_at ({name}): {to_read} offsets to read"),
         });
+        if goes_on.is_some() && !self.recreated.is_empty() {
+            resolved.summary.push_str(&format!(
+                "; {} gets an end anew by stop_at ({name}), because the topic was created again",
+                blockers::list(&self.recreated)
+            ));
+        }
         resolved.warnings.extend(self.warnings());
         let blockers = self.blockers.into_list(self.inputs, &resolved.partitions);
         blockers::merge(&mut resolved.blockers, blockers);

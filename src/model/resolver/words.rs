@@ -66,9 +66,7 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
         (resolved.totals.skipped, "skipped"),
         (resolved.totals.lost, "lost"),
     ] {
-        if count > 0 {
-            text.push_str(&format!("; {count} offsets {what}"));
-        }
+        text.push_str(&counted(count, what));
     }
     let gone: Vec<TopicPartition> = resolved
         .partitions
@@ -104,6 +102,14 @@ pub(super) fn summary(inputs: &StartInputs<'_>, resolved: &ResolvedStart) -> Str
         parked => text.push_str(&format!("; {parked} partitions stay parked")),
     }
     text
+}
+
+/// A number of offsets as a part of a sentence; nothing of none.
+pub(super) fn counted(count: i64, what: &str) -> String {
+    match count {
+        0 => String::new(),
+        _ => format!("; {count} offsets {what}"),
+    }
 }
 
 /// Reasons for which a partition does not go on where the checkpoint stands, of one and of several.

@@ -176,8 +176,8 @@ pub struct BoundedView {
     /// Offsets from the positions (of a job that does not run, from the checkpoint) to the ends; `null` where unknown.
     pub remaining: Option<i64>,
     /// Partitions that are read as far as can be, whose log does not reach the end yet: it has not grown that far, or a
-    /// transaction is open before it.
-    pub waits_for_log: Vec<TopicPartition>,
+    /// transaction is open before it. `null` until the ends of the logs are known.
+    pub waits_for_log: Option<Vec<TopicPartition>>,
     /// Partitions that are parked before their ends: the run does not end until they go on.
     pub parked: Vec<TopicPartition>,
 }
@@ -258,7 +258,7 @@ pub struct JobView {
     pub redelivered: Option<u64>,
     /// Records that could not be processed and were left out in this run; `null` when it does not run.
     pub bad_records: Option<BadRecordCounters>,
-    /// Positions that their logs did not hold and that were moved by the start of this run or in it; `null` when it does not run.
+    /// Positions that their logs did not hold, or whose topics were created again, and that were moved by the start of this run or in it; `null` when it does not run.
     pub positions_moved: Option<u64>,
     /// How it looks for new partitions; `null` when it does not run.
     pub discovery: Option<DiscoveryStatus>,

@@ -228,11 +228,38 @@ fn what_begins_another_run_gets_other_ends() {
     }
     let resolved = recreated.ends(&latest(), Some(&stored));
     assert_eq!(end(&resolved, 0).0, Some(stable));
+    // Of one topic among others that is so, and told.
+    recreated.facts_of(0).topic_id = id("first");
+    let resolved = recreated.ends(&latest(), Some(&stored));
+    assert_eq!(
+        (end(&resolved, 0).0, end(&resolved, 1).0),
+        (Some(150), Some(stable))
+    );
+    let told = "orders/1 gets an end anew by stop_at (latest)";
+    assert!(resolved.summary.contains(told), "{}", resolved.summary);
     // Without a checkpoint there is nothing that goes on.
     let resolved = World::new()
         .mode(json!({"mode": "earliest"}))
         .ends(&latest(), Some(&stored));
     assert_eq!(end(&resolved, 0).0, Some(stable));
+}
+
+/// What lies behind the end is no part of the run, so it is not lost to it.
+#[test]
+fn what_is_lost_counts_up_to_the_end() {
+    let world = World::stored(&[(0, Some(20))]).policy(Earliest);
+    for (end, lost) in [(60, 40), (100, 80), (150, 80), (20, 0), (10, 0)] {
+        let given = stop_at(json!({"mode": "specific-offsets", "offsets": {"orders": {"0": end}}}));
+        let resolved = world.ends(&given, None);
+        assert_eq!(begins(&resolved, 0).0, Some(BOUNDS.0));
+        assert_eq!(
+            (of(&resolved, 0).lost, resolved.totals.lost),
+            (lost, lost),
+            "{end}"
+        );
+        let says = resolved.summary.contains(&format!("; {lost} offsets lost"));
+        assert_eq!(says, lost > 0, "{end}: {}", resolved.summary);
+    }
 }
 
 #[test]
