@@ -47,8 +47,6 @@ pub(super) struct Decided {
     pub reason: Option<StartReason>,
     /// The checkpoint that decided the position, if nothing is decided now: the partition goes on where it stood.
     pub position_id: Option<CheckpointId>,
-    /// Unread offsets that are passed over by it.
-    pub skipped: i64,
 }
 
 /// What became of a request to leave out the record at which a partition is parked.

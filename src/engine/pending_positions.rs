@@ -150,7 +150,7 @@ impl PendingPositions {
     }
 
     /// Hands out the partitions whose decisions a completed checkpoint holds.
-    pub(super) fn stored(&mut self, id: CheckpointId) -> Vec<(TopicPartition, Decided)> {
+    pub(super) fn stored(&mut self, id: CheckpointId) -> Vec<(TopicPartition, Offset)> {
         let (sent, later) = std::mem::take(&mut self.sent)
             .into_iter()
             .partition(|(_, sent)| *sent == id);
@@ -160,7 +160,7 @@ impl PendingPositions {
             .into_keys()
             .filter_map(|partition| {
                 let decided = self.resolved.remove(&partition)?;
-                Some((partition, decided))
+                Some((partition, decided.offset))
             })
             .collect()
     }
@@ -346,7 +346,6 @@ fn decide(
             topic_id: planned.topic_id,
             reason: Some(planned.reason),
             position_id: planned.position_id,
-            skipped: planned.skipped,
         };
         looked_up.found.insert(partition, found);
     }
@@ -405,7 +404,6 @@ mod tests {
             topic_id: None,
             reason: None,
             position_id: None,
-            skipped: 0,
         }
     }
 
@@ -477,7 +475,7 @@ mod tests {
                         let (id, held) = on_their_way.remove(0);
                         if is_stored {
                             let handed: BTreeMap<i32, i64> =
-                                pending.stored(id).into_iter().map(|(at, decided)| (at.partition, decided.offset.get())).collect();
+                                pending.stored(id).into_iter().map(|(at, offset)| (at.partition, offset.get())).collect();
                             prop_assert_eq!(&handed, &held);
                             // A repetition hands out nothing.
                             prop_assert_eq!(pending.stored(id), vec![]);
@@ -504,10 +502,10 @@ mod tests {
                 }
             }
             // A checkpoint that is stored in the end takes along everything that is decided.
-            let resolved: Vec<(TopicPartition, Decided)> =
-                pending.resolved().iter().map(|(at, decided)| (at.clone(), decided.clone())).collect();
-            for (at, decided) in &resolved {
-                pending.send(at, decided.offset, last.next());
+            let resolved: Vec<(TopicPartition, Offset)> =
+                pending.resolved().iter().map(|(at, decided)| (at.clone(), decided.offset)).collect();
+            for (at, offset) in &resolved {
+                pending.send(at, *offset, last.next());
             }
             prop_assert_eq!(pending.stored(last.next()), resolved);
         }

@@ -17,7 +17,6 @@ use crate::{
         error::{ErrorClass, JobError, KafkaError, StoreError},
         fetcher::LivePosition,
         group_commits::{self, PendingCommit},
-        parked::Decided,
         subtask::{Activity, Barrier, NewPartition, PartitionChange, Prepared},
     },
     model::{
@@ -28,7 +27,7 @@ use crate::{
         code::Code,
         ids::CheckpointId,
         job_status::CheckpointSummary,
-        offset::PartitionOffsets,
+        offset::{Offset, PartitionOffsets},
         topic::TopicPartition,
         views::CheckpointReport,
     },
@@ -320,8 +319,8 @@ impl JobTask {
             group_commit: group_commit.clone(),
             phases: checkpoint.phases,
         };
-        for (partition, decided) in self.pending.stored(id) {
-            self.assign(partition, &decided);
+        for (partition, offset) in self.pending.stored(id) {
+            self.assign(partition, offset);
         }
         self.answer_skips(id);
         let report = CheckpointReport {
@@ -353,8 +352,7 @@ impl JobTask {
         self.publish();
     }
 
-    pub(super) fn assign(&mut self, partition: TopicPartition, decided: &Decided) {
-        let offset = decided.offset;
+    pub(super) fn assign(&mut self, partition: TopicPartition, offset: Offset) {
         let Some(state) = self.partitions.get_mut(&partition) else {
             return;
         };
@@ -364,7 +362,7 @@ impl JobTask {
         let subtask = state.subtask;
         tracing::info!(kafka.topic = %partition.topic, kafka.partition = partition.partition, kafka.offset = offset.get(), "the position is stored: the partition begins");
         self.replaced.remove(&partition);
-        self.goes_on(&partition, decided);
+        self.goes_on(&partition, offset);
         let begins = PartitionChange::Begin(NewPartition {
             assignment: (partition, offset),
             position_id,

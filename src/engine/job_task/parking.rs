@@ -119,15 +119,13 @@ impl JobTask {
     }
 
     /// A parked partition is read again.
-    pub(super) fn goes_on(&mut self, partition: &TopicPartition, decided: &Decided) {
+    pub(super) fn goes_on(&mut self, partition: &TopicPartition, at: Offset) {
         if !self.parked.contains_key(partition) {
             return;
         }
         let parked = Arc::make_mut(&mut self.parked).remove(partition);
-        let details = json!({
-            "parked": parked, "goes_on_at": decided.offset, "skipped": decided.skipped,
-            "checkpoint": self.if_kept(self.last.id),
-        });
+        let details =
+            json!({"parked": parked, "goes_on_at": at, "checkpoint": self.if_kept(self.last.id)});
         self.tell(EventKind::PartitionGoesOn, details);
     }
 
@@ -153,8 +151,6 @@ impl JobTask {
             topic_id: state.topic_id.clone(),
             reason: None,
             position_id: None,
-            // The record has an entry of its own.
-            skipped: 0,
         };
         self.skips.push(SkipWaiter {
             partition: partition.clone(),
