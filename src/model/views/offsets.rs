@@ -194,8 +194,10 @@ pub struct PartitionOffsetsView {
     pub flags: Vec<Flag>,
 }
 
-/// Lags in offsets; never negative, `null` where unknown. Unknown is also how far a position is from the end of a log that is
-/// not its own: the topic was created again since (`topic-recreated`), and its offsets mean other records now.
+/// Lags in offsets; never negative, `null` where unknown.
+///
+/// Unknown is also how far a position is from the end of a log that is not its own: the topic
+/// was created again since (`topic-recreated`), and its offsets mean other records now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PartitionLag {
     /// From the live position.

@@ -1,6 +1,6 @@
 //! A table that somebody has locked; and a target whose server is down and comes back.
 
-use sqlx::{Connection as _, Executor as _, PgConnection};
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 
 use super::{
     Scene,
@@ -34,10 +34,8 @@ pub(super) fn run(file: &'static str) {
             .execute("LOCK TABLE orders IN ACCESS EXCLUSIVE MODE")
             .await
             .expect("the lock");
-        let pid = sqlx::query_scalar("SELECT pg_backend_pid()")
-            .fetch_one(&mut holder)
-            .await
-            .expect("its pid");
+        let row = holder.fetch_one("SELECT pg_backend_pid()").await;
+        let pid = row.expect("its pid").get(0);
         (holder, pid)
     });
     scene.produce(0, 10);
@@ -92,10 +90,10 @@ fn a_target_that_is_down_is_said_to_be_away_and_comes_back() {
         let mut target = PgConnection::connect(cluster.url())
             .await
             .expect("it is there");
-        sqlx::query_scalar("SELECT count(DISTINCT pos) * 1000 + count(*) FROM orders")
-            .fetch_one(&mut target)
-            .await
-            .expect("a number")
+        let row = target
+            .fetch_one("SELECT count(DISTINCT pos) * 1000 + count(*) FROM orders")
+            .await;
+        row.expect("a number").get(0)
     });
     assert_eq!(rows, 20_020, "each once");
 }
