@@ -47,7 +47,7 @@ event_kinds! {
     PartitionGone = "partition-gone", "Partitions do not exist any more.";
     PartitionParked = "partition-parked", "A partition is not read any further.";
     PartitionReturned = "partition-returned", "Partitions are there again.";
-    PositionMoved = "position-moved", "A position that its log does not hold was moved as the spec says.";
+    PositionMoved = "position-moved", "A start or a run moved a position: its log does not hold it and the spec says where to, or the target written to before holds more than the checkpoint.";
     PositionsDecided = "positions-decided", "A checkpoint decided positions.";
     RecordSkipped = "record-skipped", "An operator left out a record.";
     RecordsDeadLettered = "records-dead-lettered", "Records went to the topic for dead letters.";

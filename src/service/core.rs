@@ -42,6 +42,7 @@ use crate::{
         job_status::{JobStatus, LivePartition, Waiting},
         parked::ParkedPartition,
         restart::CrashLoop,
+        sink_spec::SinkSpec,
         stop_at::{BoundedRun, RunEnd},
         topic::TopicPartition,
         views::{Flag, PartitionOffsetsView, SourceStatus},
@@ -311,6 +312,8 @@ pub(crate) struct JobFacts {
     pub(crate) refused: Option<RefusedStart>,
     /// Where the last run ended, if it took no checkpoints.
     pub(crate) last_run: Option<LastRun>,
+    /// The sink that the last run of this server wrote to.
+    pub(crate) wrote_to: Option<SinkSpec>,
 }
 
 /// The live positions of one run at one moment.
@@ -412,6 +415,7 @@ impl JobEntry {
                 has_task: false,
                 refused: None,
                 last_run: None,
+                wrote_to: None,
             }),
             wake: Notify::new(),
             stop_asked: watch::Sender::new(false),
