@@ -134,9 +134,14 @@ pub(super) async fn stop_job(
 /// for a start count from then on. A job that does not run is started. A restart that is under way is joined by a second one
 /// that asks for the same.
 ///
-/// A job that was running does not end up stopped: if the start is refused (`start-blocked`, `plan-stale` ...) the operation
-/// fails, and the server starts the job again by itself from its newest checkpoint, which is the one of the stop. If a
-/// `required` checkpoint fails, the job was not stopped at all. A job that did not run is left as it was.
+/// The start is decided against where the run stands before anything is stopped: one that would be refused (`start-blocked`,
+/// `checkpoint-not-found`, `plan-stale` ...) is refused at once, and neither the run nor its spec is touched. If a `required`
+/// checkpoint fails, the job was not stopped at all. A job that did not run is left as it was.
+///
+/// Only what changes between the decision and the stop can still refuse the start after it. Then the operation fails, its
+/// `detail` says that the job had been stopped, and the server starts it again by itself from the checkpoint of the stop, with the
+/// changes of the spec that waited for a start. A job without checkpoints, whose startup mode would not go on where it
+/// stood, is left `failed` instead, and `next` has the line that goes on there.
 #[utoipa::path(
     post, path = "/api/v1/jobs/{job}/restart", operation_id = "restartJob", tag = "start and stop",
     params(

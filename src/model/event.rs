@@ -49,7 +49,7 @@ event_kinds! {
     PartitionParked = "partition-parked", "A partition is not read any further.";
     PartitionReturned = "partition-returned", "Partitions are there again.";
     PositionForgotten = "position-forgotten", "The position of a partition that does not exist was dropped, as a start asked.";
-    PositionMoved = "position-moved", "A position that its log does not hold, or whose topic was created again, was moved as the spec says.";
+    PositionMoved = "position-moved", "A start or a run moved a position: its log does not hold it or its topic was created again, and the spec says where to; or the target written to before holds more than the checkpoint.";
     PositionsDecided = "positions-decided", "A checkpoint decided positions.";
     RecordSkipped = "record-skipped", "An operator left out a record.";
     RecordsDeadLettered = "records-dead-lettered", "Records went to the topic for dead letters.";

@@ -312,6 +312,8 @@ pub(crate) struct JobFacts {
     pub(crate) refused: Option<RefusedStart>,
     /// Where the last run ended, if it took no checkpoints.
     pub(crate) last_run: Option<LastRun>,
+    /// The sink that the last run of this server wrote to.
+    pub(crate) wrote_to: Option<SinkSpec>,
 }
 
 /// The live positions of one run at one moment.
@@ -415,6 +417,7 @@ impl JobEntry {
                 has_task: false,
                 refused: None,
                 last_run: None,
+                wrote_to: None,
             }),
             wake: Notify::new(),
             stop_asked: watch::Sender::new(false),

@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     core::{Core, JobEntry},
     error::ServiceError,
+    sink_progress::Former,
     without_checkpoints::refuse_trigger,
 };
 use crate::{
@@ -150,6 +151,8 @@ struct Claim {
     install: InstallId,
     sink: Arc<dyn Sink>,
     progress: SinkProgress,
+    /// The target of the run before, if it was another one.
+    former: Option<Former>,
 }
 
 /// A run that was stopped.
@@ -294,6 +297,7 @@ impl JobTask {
             }
         };
         self.job.shared().learn(row.clone());
+        self.show_what_others_do(&row);
         let mut checkpoints = Vec::new();
         let mut work = None;
         for (operation, request) in open {
@@ -346,14 +350,40 @@ impl JobTask {
         work.or_else(|| self.look_at_states(&row))
     }
 
+    /// Whether another live server holds the job.
+    fn is_of_another(&self, row: &JobRow) -> bool {
+        row.owner
+            .as_ref()
+            .is_some_and(|owner| owner.live && owner.instance != self.core.settings.instance)
+    }
+
+    /// A job that this server has lost is what its row says: the new owner writes there how it goes on. What this server was
+    /// about to do with it counts no longer.
+    fn show_what_others_do(&self, row: &JobRow) {
+        if self.run.is_some() || self.lease.is_some() {
+            return;
+        }
+        let rests = matches!(
+            row.state,
+            JobState::Failed | JobState::Stopped | JobState::Finished
+        ) && (row.state == JobState::Failed
+            || row.desired_state == DesiredState::Stopped);
+        if !rests && !self.is_of_another(row) {
+            return;
+        }
+        let mut facts = self.job.shared();
+        if facts.state.is_some_and(|(shown, _)| shown != row.state) {
+            facts.state = None;
+            facts.waiting.clear();
+            facts.refused = None;
+        }
+    }
+
     fn look_at_states(&self, row: &JobRow) -> Option<Work> {
         if self.run.is_some() {
             return None;
         }
-        let others = row
-            .owner
-            .as_ref()
-            .is_some_and(|owner| owner.live && owner.instance != self.core.settings.instance);
+        let others = self.is_of_another(row);
         match (row.desired_state, row.state) {
             _ if others => None,
             (_, JobState::Failed)

@@ -1,5 +1,6 @@
 //! What can be asked of the server, independent of HTTP.
 
+mod after_stop;
 mod attempts;
 mod bounded;
 mod checkpoints;

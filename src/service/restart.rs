@@ -4,11 +4,13 @@ use serde_json::json;
 
 use super::{
     Service,
-    core::JobEntry,
+    core::{Core, JobEntry},
+    dead_letters,
     error::{Result, ServiceError},
     job_task::{StoredRestart, start_blocked},
     operations::accepted,
     queries::{Accepted, Caller},
+    start_plans::{decide, plan_stale, what_changed_outside},
     startup_mode::refuse_future_start,
     without_checkpoints::{refuse_required, refuse_restore},
 };
@@ -19,7 +21,7 @@ use crate::{
         job_state::DesiredState,
         operation::OperationKind,
         resolver::StartBasis,
-        start::{RestartRequest, StartRequest},
+        start::{RestartRequest, StartRequest, StopRequest},
     },
     store::{CreateOperation, StoredPlan},
 };
@@ -39,15 +41,10 @@ impl Service {
         core.refresh(&job).await;
         refuse_restore(name, &job.row().spec, &start.from)?;
         refuse_required(name, job.shared().spec(), request.stop.checkpoint)?;
-        if let Some(plan) = &start.plan {
-            let plan = self.usable_plan(name, plan).await?;
-            if job.shared().run.is_some() {
-                refuse_plan_of_checkpoint(name, &plan)?;
-            }
-        }
-        if job.shared().run.is_some() {
-            self.refuse_missing_topics(name, start).await?;
-        }
+        let plan = match &start.plan {
+            Some(plan) => Some(self.usable_plan(name, plan).await?),
+            None => None,
+        };
         let mut new = self.new_operation(
             &job,
             OperationKind::Restart,
@@ -57,6 +54,12 @@ impl Service {
         );
         let desired_before = job.shared().row.desired_state;
         new.request = json!(StoredRestart::new(request, desired_before));
+        // What was taken on before is answered as it was: it moved what it would be decided against now.
+        let is_new = core.store.operation_made_before(&new).await?.is_none();
+        if is_new && job.shared().run.is_some() {
+            let asked = (start, &request.stop);
+            refuse_before_stop(core, name, asked, plan.as_ref()).await?;
+        }
         let created = core
             .store
             .create_operation(&new, Some(DesiredState::Running))
@@ -78,24 +81,6 @@ impl Service {
         Ok(accepted)
     }
 
-    /// A topic or a partition that does not exist stands against the start whatever the stop brings about, also against the one
-    /// that the server would try by itself then: said before anything is stopped. Brokers or a sink that do not answer are no
-    /// reason to refuse.
-    async fn refuse_missing_topics(&self, name: &JobName, start: &StartRequest) -> Result<()> {
-        let Ok(mut decision) = self.decide(name, start).await else {
-            return Ok(());
-        };
-        let blockers = &mut decision.resolved.blockers;
-        blockers
-            .retain(|blocker| matches!(blocker.code, Code::UnknownTopic | Code::UnknownPartition));
-        if blockers.is_empty() {
-            return Ok(());
-        }
-        let mut refused = start_blocked(&self.core, &decision.row, &decision.resolved, start, true);
-        refused.detail.push_str("; nothing was stopped");
-        Err(refused)
-    }
-
     /// Whether an open operation is a restart to the same place: then it does for both.
     async fn asks_for_the_same(
         &self,
@@ -113,6 +98,51 @@ impl Service {
     }
 }
 
+/// Decides the start against where the run stands, as its stop would leave it, and refuses what the stop would not change.
+///
+/// Brokers, a store or a sink that do not answer are no reason to refuse: the start waits for them. Its own decision counts
+/// in any case: what changes between the two is found out there.
+pub(super) async fn refuse_before_stop(
+    core: &Core,
+    name: &JobName,
+    (start, stop): (&StartRequest, &StopRequest),
+    plan: Option<&StoredPlan>,
+) -> Result<()> {
+    if let Some(plan) = plan {
+        refuse_plan_of_checkpoint(name, plan)?;
+    }
+    let meant = plan.map_or(start, |plan| &plan.request);
+    let decided = decide(core, name, meant, Some(stop)).await;
+    let mut decision = match decided {
+        Ok(decision) => decision,
+        Err(error) if error.code == Code::CheckpointNotFound => {
+            return Err(nothing_was_stopped(error));
+        }
+        Err(error) => {
+            tracing::debug!(job = %name, %error, "a restart cannot be decided before its stop");
+            return Ok(());
+        }
+    };
+    if let Some(plan) = plan {
+        let row = &decision.row;
+        let pending = row.pending_start.as_ref();
+        let pending = pending.map(|pending| pending.id.as_str());
+        let changes = what_changed_outside(plan, row.generation, pending, &decision.facts);
+        if !changes.is_empty() {
+            return Err(nothing_was_stopped(plan_stale(name, &changes)));
+        }
+        decision.resolved.blockers.clear();
+    }
+    let letters = dead_letters::look(core, &decision.row.spec).await;
+    decision.resolved.blockers.extend(letters.blocker());
+    if decision.resolved.blockers.is_empty() {
+        return Ok(());
+    }
+    let row = &decision.row;
+    let refused = start_blocked(core, row, &decision.resolved, start, true);
+    Err(nothing_was_stopped(refused))
+}
+
 /// Whether a plan says itself where every partition begins; the stop's own checkpoint makes any other one stale.
 pub(super) fn outlives_a_stop(plan: &StoredPlan) -> bool {
     plan.resolved.basis == StartBasis::OneShot
@@ -125,13 +155,22 @@ fn refuse_plan_of_checkpoint(job: &JobName, plan: &StoredPlan) -> Result<()> {
     if outlives_a_stop(plan) {
         return Ok(());
     }
-    Err(ServiceError::new(
+    let error = ServiceError::new(
         Code::PlanStale,
         format!(
-            "plan {} rests on a checkpoint, and stopping takes another one; nothing was stopped",
+            "plan {} rests on a checkpoint, and stopping takes another one",
             plan.id
         ),
     )
     .job(job)
-    .hint("Restart without a plan, or stop first and start by a plan that is made then."))
+    .hint("Restart without a plan, or stop first and start by a plan that is made then.");
+    Err(nothing_was_stopped(error))
+}
+
+/// A restart that is refused before its stop leaves the run alone, and says so.
+fn nothing_was_stopped(mut error: ServiceError) -> ServiceError {
+    error
+        .detail
+        .push_str("; nothing was stopped, and the job runs on");
+    error
 }

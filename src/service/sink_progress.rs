@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 use super::{
-    core::Core,
+    core::{Core, JobEntry},
     error::{Result, ServiceError},
 };
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
         sink_spec::SinkSpec,
         views::SourceStatus,
     },
+    store::JobRow,
 };
 
 /// How long a sink may take to say how far it has come; the views that show it must not wait longer.
@@ -94,4 +95,43 @@ pub(crate) fn facts(identity: String, answer: Answer) -> SinkFacts {
 /// What the resolver is told of a sink that was claimed.
 pub(crate) fn claimed(sink: &dyn Sink, progress: SinkProgress) -> SinkFacts {
     facts(sink.identity(), Ok(sink.has_fence().then_some(progress)))
+}
+
+/// What the target holds that a job wrote to before its spec named another one.
+#[derive(Debug, Clone)]
+pub(crate) struct Former {
+    /// Names that target.
+    pub(crate) identity: String,
+    /// How far it has come, or why that is not known.
+    pub(crate) progress: std::result::Result<SinkProgress, String>,
+}
+
+/// The target that a job wrote to last, if its spec names another one now and it can say how far it has come.
+pub(crate) fn former_target(
+    core: &Core,
+    job: &JobEntry,
+    row: &JobRow,
+    install: InstallId,
+) -> Option<Arc<dyn Sink>> {
+    let wrote_to = match &row.running {
+        Some(running) => running.spec.sink.clone(),
+        None => job.shared().wrote_to.clone()?,
+    };
+    if wrote_to == row.spec.sink {
+        return None;
+    }
+    let former = make_sink(core, &wrote_to, &row.name, (install, row.uid)).ok()?;
+    former.has_fence().then_some(former)
+}
+
+/// Asks the former target, without claiming it.
+pub(crate) async fn ask_former(core: &Core, job: &JobEntry, row: &JobRow) -> Option<Former> {
+    let former = former_target(core, job, row, core.known_install()?)?;
+    Some(Former {
+        identity: former.identity(),
+        progress: ask(&*former)
+            .await
+            .map(Option::unwrap_or_default)
+            .map_err(|error| error.detail),
+    })
 }

@@ -11,12 +11,13 @@ use tokio::time::timeout;
 
 use super::{
     Service,
+    after_stop::AfterStop,
     core::Core,
     dead_letters,
     error::{Result, ServiceError},
     monitor::partitions_of,
     next_steps::{Curl, RefusedStart, choices, with_decision},
-    sink_progress::{self, make_sink},
+    sink_progress::{self, Former, make_sink},
     startup_mode::{mode_effect, refuse_future_start},
     without_checkpoints::{self, Read},
 };
@@ -32,13 +33,17 @@ use crate::{
         commit_mode::Checkpointing,
         ids::{CheckpointId, JobName, LeaseEpoch},
         job::{JobSpec, NewPartitions, SourceSpec},
+        offset::PartitionOffsets,
         resolver::{
             BrokerFacts, EndFacts, EndInputs, Parking, PartitionFacts, PlannedPartition,
-            ProgressKnown, ReadBefore, ResolvedStart, RestorableState, SinkFacts, SinkPosition,
-            StartBasis, StartInputs, StartPolicies, StateUse, Warning, needed_facts, resolve_ends,
-            resolve_positions, uncounted,
+            ProgressFacts, ProgressKnown, ReadBefore, ResolvedStart, RestorableState, SinkFacts,
+            SinkPosition, StartBasis, StartInputs, StartPolicies, StartReason, StateUse, Warning,
+            needed_facts, resolve_ends, resolve_positions, uncounted,
         },
-        start::{PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest},
+        start::{
+            PartitionGonePolicy, PartitionsByTopic, PendingStart, StartFrom, StartRequest,
+            StopRequest,
+        },
         stop_at::{BoundedRun, StopAt},
         topic::TopicPartition,
         views::{NextStep, StartPlanView},
@@ -107,6 +112,20 @@ pub(crate) struct StartState {
     pub(crate) read: Option<Read>,
     /// The bounded run that a start may go on with.
     pub(crate) run: Option<BoundedRun>,
+    /// What the newest checkpoint's target holds beyond it, where the spec names another one now.
+    pub(crate) beyond: Beyond,
+}
+
+/// What a job's former target holds beyond the newest checkpoint.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Beyond {
+    /// Nothing, or there is no former target.
+    #[default]
+    Nothing,
+    /// The records of these partitions before these offsets.
+    Held(PartitionOffsets),
+    /// It did not say.
+    Unknown(String),
 }
 
 impl StartState {
@@ -146,6 +165,7 @@ impl StartState {
                 outdated,
                 read,
                 run,
+                beyond: Beyond::Nothing,
             });
         };
         let chosen = match checkpoint {
@@ -180,11 +200,106 @@ impl StartState {
             outdated,
             read,
             run,
+            beyond: Beyond::Nothing,
         })
     }
 }
 
 impl StartState {
+    /// The newest checkpoint, with what its own target holds beyond it: the owner died between a flush and its checkpoint.
+    ///
+    /// Those records are written, and are not written to the new target again, as if the last checkpoint had been taken. Where the
+    /// new target holds as much itself, from an earlier time or under another name, that is to be decided by the operator.
+    pub(crate) fn beside(mut self, former: Option<&Former>, sink: &SinkFacts) -> Self {
+        let Some(stored) = self
+            .newest
+            .as_mut()
+            .filter(|stored| sink.is_other_than(Some(stored)))
+        else {
+            return self;
+        };
+        let Some(former) = former.filter(|former| former.identity == stored.sink_identity) else {
+            return self;
+        };
+        let progress = match &former.progress {
+            Ok(progress) => progress,
+            Err(why) => {
+                self.beyond = Beyond::Unknown(why.clone());
+                return self;
+            }
+        };
+        let of_new = match &sink.progress {
+            ProgressFacts::Kept(progress) => Some(progress),
+            ProgressFacts::NotKept | ProgressFacts::Unknown(_) | ProgressFacts::Refused { .. } => {
+                None
+            }
+        };
+        let mut beyond = PartitionOffsets::new();
+        for (partition, position) in &mut stored.positions {
+            let (Some(held), Some(checkpointed)) = (progress.get(partition), position.next_offset)
+            else {
+                continue;
+            };
+            let of_new = of_new.and_then(|progress| progress.get(partition));
+            let is_of_same_run = held.position_id == position.position_id;
+            if is_of_same_run
+                && held.next_offset > checkpointed
+                && of_new.is_none_or(|of_new| of_new.next_offset <= checkpointed)
+            {
+                position.next_offset = Some(held.next_offset);
+                beyond.insert(partition.clone(), held.next_offset);
+            }
+        }
+        if !beyond.is_empty() {
+            self.beyond = Beyond::Held(beyond);
+        }
+        self
+    }
+
+    /// Names the former target as the one that decided, and says what becomes of what it holds.
+    fn tell_beyond(&self, resolved: &mut ResolvedStart, sink: &SinkFacts) {
+        let Some(stored) = self
+            .newest
+            .as_ref()
+            .filter(|_| resolved.basis == StartBasis::Checkpoint)
+        else {
+            return;
+        };
+        let (id, then, now) = (stored.id, &stored.sink_identity, &sink.identity);
+        let held = match &self.beyond {
+            Beyond::Nothing => return,
+            Beyond::Unknown(why) => {
+                resolved.warnings.push(Warning {
+                    code: Code::SinkMayDuplicate,
+                    summary: format!(
+                        "what {then} holds of the records behind checkpoint {id} is not known ({why}): they are written to {now}, and may stand in both"
+                    ),
+                });
+                return;
+            }
+            Beyond::Held(held) => held,
+        };
+        let mut told = 0;
+        for planned in &mut resolved.partitions {
+            let is_held = held.get(&planned.topic_partition()) == planned.start_at.as_ref();
+            if is_held && planned.reason == StartReason::Checkpoint {
+                planned.reason = StartReason::SinkProgress;
+                told += 1;
+            }
+        }
+        if told == 0 {
+            return;
+        }
+        let why = format!(
+            "in {told} of its partitions {then} holds records beyond checkpoint {id}: reading goes on behind them, and they are not written to {now}"
+        );
+        resolved.summary.push_str(&format!("; {why}"));
+        resolved.warnings.push(Warning {
+            code: Code::SinkChanged,
+            summary: why,
+        });
+    }
+
     /// Topics that a pattern selects, that were read, and that do not exist now.
     fn vanished(&self, source: &SourceSpec, described: &[TopicDescription]) -> Vec<String> {
         let known = [&self.newest, &self.chosen].into_iter().flatten();
@@ -402,6 +517,7 @@ impl<'a> StartQuestion<'a> {
                 summary: format!("{why}: what this one says counts, also where it names partitions and the rest go on"),
             });
         }
+        self.state.tell_beyond(&mut resolved, self.sink);
         let replayed = resolved.totals.replayed;
         if replayed > 0 && self.spec.sink.doubles_what_is_replayed() {
             resolved.warnings.push(Warning {
@@ -600,6 +716,8 @@ pub(crate) struct Decision {
     pub(crate) row: JobRow,
     pub(crate) state: StartState,
     pub(crate) resolved: ResolvedStart,
+    /// What the brokers said.
+    pub(crate) facts: BrokerFacts,
     /// Live members of the consumer group, if the broker said.
     pub(crate) group_members: Option<usize>,
 }
@@ -767,48 +885,68 @@ impl Service {
 
     /// Works out what a start would do now, without claiming anything.
     pub(super) async fn decide(&self, name: &JobName, request: &StartRequest) -> Result<Decision> {
-        let core = &self.core;
-        let job = core.job(name).await?;
-        core.refresh(&job).await;
-        let row = job.row();
-        let intent = Intent::of_operator(request, row.pending_start.as_ref());
-        without_checkpoints::refuse_restore(name, &row.spec, &intent.from)?;
-        let state = StartState::read(core, &row, &intent.from).await?;
-        let cluster = core.cluster(&row.spec.source.connection)?;
-        // The sink after the checkpoint: were it the other way round, a running job would seem to be ahead of its sink.
-        let sink = sink_of(core, &row).await?;
-        let question = StartQuestion {
-            spec: &row.spec,
-            request,
-            intent: &intent,
-            state: &state,
-            sink: &sink,
-            parking: Parking::of(row.spec.errors.block, &row.parked, false),
-        };
-        let asked = async {
-            let facts = gather(&*cluster, &question, core.now());
-            let members = cluster.group_members(&row.spec.source.group_id);
-            tokio::join!(facts, members)
-        };
-        let (facts, members) = timeout(FACTS_DEADLINE, asked).await.map_err(|_elapsed| {
-            ServiceError::new(
-                Code::KafkaTimeout,
-                format!(
-                    "Kafka did not say where {name} stands within {} s",
-                    FACTS_DEADLINE.as_secs()
-                ),
-            )
-            .job(name)
-        })?;
-        let facts = facts.map_err(|error| ServiceError::from(error).job(name))?;
-        let resolved = question.resolve(&facts);
-        Ok(Decision {
-            row,
-            state,
-            resolved,
-            group_members: members.ok(),
-        })
+        decide(&self.core, name, request, None).await
     }
+}
+
+/// Works out what a start would do, now or as of a stop that comes before it, without claiming anything.
+pub(super) async fn decide(
+    core: &Core,
+    name: &JobName,
+    request: &StartRequest,
+    stop: Option<&StopRequest>,
+) -> Result<Decision> {
+    let job = core.job(name).await?;
+    core.refresh(&job).await;
+    let row = job.row();
+    let intent = Intent::of_operator(request, row.pending_start.as_ref());
+    without_checkpoints::refuse_restore(name, &row.spec, &intent.from)?;
+    let state = StartState::read(core, &row, &intent.from).await?;
+    let cluster = core.cluster(&row.spec.source.connection)?;
+    // The sink after the checkpoint: were it the other way round, a running job would seem to be ahead of its sink.
+    let mut sink = sink_of(core, &row).await?;
+    let after = stop.and_then(|stop| AfterStop::of(&job.shared(), stop));
+    let former = sink_progress::ask_former(core, &job, &row).await;
+    let mut state = state.beside(former.as_ref(), &sink);
+    if let Some(after) = &after {
+        sink = after.sink(sink, &state);
+        state = after.state(state);
+    }
+    let question = StartQuestion {
+        spec: &row.spec,
+        request,
+        intent: &intent,
+        state: &state,
+        sink: &sink,
+        parking: Parking::of(row.spec.errors.block, &row.parked, false),
+    };
+    let asked = async {
+        let facts = gather(&*cluster, &question, core.now());
+        let members = cluster.group_members(&row.spec.source.group_id);
+        tokio::join!(facts, members)
+    };
+    let (facts, members) = timeout(FACTS_DEADLINE, asked).await.map_err(|_elapsed| {
+        ServiceError::new(
+            Code::KafkaTimeout,
+            format!(
+                "Kafka did not say where {name} stands within {} s",
+                FACTS_DEADLINE.as_secs()
+            ),
+        )
+        .job(name)
+    })?;
+    let mut facts = facts.map_err(|error| ServiceError::from(error).job(name))?;
+    if let Some(after) = &after {
+        after.group(&mut facts);
+    }
+    let resolved = question.resolve(&facts);
+    Ok(Decision {
+        row,
+        state,
+        resolved,
+        facts,
+        group_members: members.ok(),
+    })
 }
 
 /// What is known of a job's sink, without claiming it.
@@ -825,9 +963,10 @@ async fn sink_of(core: &Core, row: &JobRow) -> Result<SinkFacts> {
 mod tests {
     use super::*;
     use crate::model::{
+        checkpoint::CheckpointPosition,
         ids::{JobUid, PlanId},
         offset::Offset,
-        resolver::{LogBounds, PlanTotals, PlannedSink, ProgressFacts, StartReason},
+        resolver::{LogBounds, PlanTotals, PlannedSink},
         topic::TopicId,
     };
 
@@ -1031,6 +1170,83 @@ mod tests {
                 "{part}: {changes:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_the_former_target_holds_beyond_the_checkpoint_is_not_written_to_the_new_one() {
+        let begin = |former: std::result::Result<i64, &str>, id, of_new: Option<i64>| {
+            let progress = former.map_err(str::to_owned);
+            let former = Former {
+                identity: "orders-db".to_owned(),
+                progress: progress
+                    .map(|next| [(TopicPartition::new("orders", 0), sink_at(next, id))].into()),
+            };
+            let position = CheckpointPosition {
+                next_offset: Some(offset(50)),
+                position_id: CheckpointId(3),
+                topic_id: None,
+            };
+            let mut newest = state(9);
+            newest.positions = [(TopicPartition::new("orders", 0), position)].into();
+            let state = StartState {
+                newest: Some(newest),
+                ..StartState::default()
+            };
+            let of_new = of_new.map(|next| (0, sink_at(next, 2)));
+            let new = SinkFacts {
+                identity: "other-db".to_owned(),
+                ..sink(of_new.as_slice())
+            };
+            let state = state.beside(Some(&former), &new);
+            let document = json!({
+                "source": {"connection": "main", "topics": ["orders"]}, "startup_mode": {"mode": "earliest"},
+                "sink": {"type": "blackhole"},
+            });
+            let job = JobName::new("orders").unwrap();
+            let spec = JobSpec::read(&job, &document).unwrap();
+            let (request, intent) = (StartRequest::auto(), Intent::automatic());
+            let question = StartQuestion {
+                spec: &spec,
+                request: &request,
+                intent: &intent,
+                state: &state,
+                sink: &new,
+                parking: Parking::default(),
+            };
+            question.resolve(&facts(&[(0, 0, 90, "a")]))
+        };
+        let resolved = begin(Ok(70), 3, None);
+        let planned = &resolved.partitions[0];
+        assert_eq!(
+            (planned.start_at, planned.reason, planned.position_id),
+            (Some(offset(70)), StartReason::SinkProgress, None)
+        );
+        assert_eq!((planned.skipped, planned.replayed), (0, 0));
+        assert!(
+            resolved
+                .summary
+                .contains("orders-db holds records beyond checkpoint 9"),
+            "{}",
+            resolved.summary
+        );
+        // Of another run of positions, or not further.
+        for (former, id, of_new) in [(70, 2, None), (50, 3, None)] {
+            let resolved = begin(Ok(former), id, of_new);
+            assert_eq!(resolved.partitions[0].start_at, Some(offset(50)));
+        }
+        let resolved = begin(Ok(70), 3, Some(70));
+        assert_eq!(
+            resolved.blockers[0].code,
+            Code::SinkChanged,
+            "the operator decides"
+        );
+        let resolved = begin(Err("no answer"), 3, None);
+        let codes: Vec<Code> = resolved
+            .warnings
+            .iter()
+            .map(|warning| warning.code)
+            .collect();
+        assert!(codes.contains(&Code::SinkMayDuplicate), "{codes:?}");
     }
 
     #[test]

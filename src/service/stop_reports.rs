@@ -102,6 +102,14 @@ impl SinkEnd {
         otherwise
     }
 
+    /// What a sink that was claimed holds, or why that is not known.
+    pub(crate) fn into_progress(self) -> Result<SinkProgress, String> {
+        match self.unknown {
+            Some(why) => Err(why),
+            None => Ok(self.progress.unwrap_or_default()),
+        }
+    }
+
     pub(crate) fn warnings(&self) -> Vec<Warning> {
         let unknown = self.unknown.iter().map(|why| Warning {
             code: Code::SinkOutcomeUnknown,

@@ -183,6 +183,13 @@ impl LastRun {
     }
 }
 
+impl LastRun {
+    /// Where the run stood when it ended.
+    pub(crate) fn stood(&self) -> &PartitionOffsets {
+        &self.positions
+    }
+}
+
 /// How far a job has read whose last run took no checkpoints; `None` if it took some, or if there was none.
 pub(crate) async fn read_before(core: &Core, row: &JobRow) -> Result<Option<Read>> {
     let last = core.store.attempts(row.uid, 1, None).await?.pop();

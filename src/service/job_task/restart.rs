@@ -7,18 +7,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{Asked, JobTask, STORED, Trouble, failed};
+use super::{
+    Asked, JobTask, STORED, Step, Trouble, failed,
+    starts::{by_topic, failure_of},
+};
 use crate::{
     model::{
         code::Code,
         job_state::{DesiredState, JobState},
+        job_status::JobFailure,
         operation::Operation,
         start::{RestartRequest, StartRequest, StopRequest},
-        views::StopReport,
+        startup_mode::OffsetsByTopic,
+        views::{NextStep, StopReport},
     },
-    service::error::ServiceError,
+    service::{error::ServiceError, next_steps::Curl, restart::refuse_before_stop},
     store::OperationOutcome,
 };
+
+/// Most positions that a sentence names.
+const POSITIONS_IN_WORDS: usize = 10;
 
 /// A restart as it is stored with its operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +84,14 @@ impl JobTask {
                 };
                 return self.finish(&operation, &outcome).await;
             }
+            match self.decide_before_stop(&stored).await {
+                Ok(()) => {}
+                Err(Trouble::Refused(refused)) => {
+                    return self.finish(&operation, &failed("refused", &refused)).await;
+                }
+                // A stop or a shutdown comes first, and the run is there as before.
+                Err(_) => return,
+            }
             if !self.stop_for_restart(run, &operation, &stored.stop).await {
                 return;
             }
@@ -95,6 +111,85 @@ impl JobTask {
         // In case the start has to be tried again.
         self.stopped_for = Some((asked.operation.id.clone(), stop));
         self.start(Some(&asked)).await;
+    }
+
+    /// Refuses what the stop would not change. Asked again here, where the run is: the call may have come to another server,
+    /// or have waited since.
+    async fn decide_before_stop(&self, stored: &StoredRestart) -> Step<()> {
+        let plan = match &stored.start.plan {
+            // Without an answer it is read again after the stop.
+            Some(id) => self.core.store.plan(id).await.ok().flatten(),
+            None => None,
+        };
+        let asked = (&stored.start, &stored.stop);
+        let decided = refuse_before_stop(&self.core, &self.job.name, asked, plan.as_ref());
+        tokio::select! {
+            decided = decided => decided.map_err(Trouble::Refused),
+            () = self.interrupted() => Err(Trouble::Interrupted),
+        }
+    }
+
+    /// What becomes of a job that was stopped for a restart whose start is refused: something has changed in between.
+    ///
+    /// It is started again by itself if that goes on where it was. Without a checkpoint that counts it would begin by the
+    /// startup mode, and pass over what was unread or read all of it again: that is left to the operator.
+    pub(super) async fn after_refused_restart(
+        &self,
+        asked: &Asked,
+        error: &mut ServiceError,
+    ) -> Step<Option<JobFailure>> {
+        let Some(restarting) = &asked.restarting else {
+            return Ok(None);
+        };
+        if restarting.desired_before == DesiredState::Stopped {
+            return Ok(None);
+        }
+        let (store, uid) = (&self.core.store, self.job.uid);
+        let newest = self
+            .settle(|| async { Ok(store.latest_checkpoint(uid).await?) })
+            .await?;
+        let row = self.job.row();
+        let is_off = row.spec.checkpointing().is_off();
+        let told_the_group = restarting
+            .stop
+            .as_ref()
+            .is_some_and(|stop| is_off && stop.will_replay == Some(0));
+        let goes_on = match newest {
+            Some(newest) if !is_off => Some(format!("from checkpoint {}", newest.id)),
+            _ if told_the_group => Some("where the group stands".to_owned()),
+            Some(_) | None => None,
+        };
+        if let Some(whence) = goes_on {
+            error.detail.push_str(&format!(
+                "; the job had been stopped by then: it is started again by itself, {whence}, and changes of the spec that waited for a start count"
+            ));
+            return Ok(None);
+        }
+        let stood = self
+            .job
+            .shared()
+            .last_run
+            .as_ref()
+            .map(|run| by_topic(run.stood().clone()));
+        let mode = row.spec.startup_mode.name();
+        error.detail.push_str(&format!(
+            "; the job had been stopped by then, and is not started again by itself: no checkpoint counts, and its startup mode ({mode}) would not go on where it stood{}",
+            stood.as_ref().map(|stood| format!(" ({})", in_words(stood))).unwrap_or_default()
+        ));
+        if let Some(stood) = stood.filter(|stood| !stood.0.is_empty()) {
+            let curl = Curl {
+                public_url: &self.core.settings.public_url,
+                job: &row.name,
+            };
+            let body = json!({"from": "specific-offsets", "offsets": stood});
+            let mut next = std::mem::take(&mut error.next).into_vec();
+            next.push(NextStep {
+                why: "go on where it stood".to_owned(),
+                curl: curl.start(Some(&body)),
+            });
+            error.next = next.into();
+        }
+        Ok(Some(failure_of(error, self.core.now())))
     }
 
     /// Ends the run and gives its lease back: what begins again does so under a new epoch. False when there is nothing to
@@ -140,4 +235,19 @@ impl Asked {
                 restarting.desired_before
             })
     }
+}
+
+/// The first few positions of a run, for a sentence.
+fn in_words(stood: &OffsetsByTopic) -> String {
+    let all = stood.by_partition();
+    let mut words: Vec<String> = all
+        .iter()
+        .take(POSITIONS_IN_WORDS)
+        .map(|(partition, offset)| format!("{partition}: {offset}"))
+        .collect();
+    let more = all.len().saturating_sub(POSITIONS_IN_WORDS);
+    if more > 0 {
+        words.push(format!("and {more} more"));
+    }
+    words.join(", ")
 }

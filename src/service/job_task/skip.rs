@@ -121,9 +121,7 @@ impl JobTask {
         let claim = self.claim_sink(Some(operation), &lease).await?;
         refuse_skip(&claim.row.name, &claim.row.spec, request).map_err(Trouble::Refused)?;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
-        let (resolved, _, cluster) = self
-            .decide(Some(operation), None, &claim.row, &sink)
-            .await?;
+        let (resolved, _, cluster) = self.decide(Some(operation), None, &claim, &sink).await?;
         if !resolved.blockers.is_empty() {
             let request = StartRequest::auto();
             let refused = start_blocked(&self.core, &claim.row, &resolved, &request, false);

@@ -44,7 +44,7 @@ use crate::{
         error::ServiceError,
         next_steps::{Curl, RefusedStart, ways_out},
         operations::already_running,
-        sink_progress::{self, make_sink},
+        sink_progress::{self, Former, former_target, make_sink},
         specs::apply_live,
         start_plans::{
             Intent, StartQuestion, StartState, gather, plan_stale, start_checkpoint, what_changed,
@@ -141,7 +141,7 @@ impl JobTask {
         let claim = self.claim_sink(operation, &lease).await?;
         let row = &claim.row;
         let sink = sink_progress::claimed(&*claim.sink, claim.progress.clone());
-        let (mut resolved, intent, cluster) = self.decide(operation, asked, row, &sink).await?;
+        let (mut resolved, intent, cluster) = self.decide(operation, asked, &claim, &sink).await?;
         if asked.is_some() {
             let letters = dead_letters::look(&core, &row.spec).await;
             resolved.blockers.extend(letters.blocker());
@@ -198,7 +198,7 @@ impl JobTask {
         })
         .await?;
         for moved in &record.moved {
-            tracing::warn!(job = %self.job.name, %moved, "the start moved a position as the spec says");
+            tracing::warn!(job = %self.job.name, %moved, "the start moved a position");
         }
         self.job.shared().row.crash_loop = crash_loop;
         let report = report_of(&resolved, &checkpoint, &row.spec);
@@ -242,7 +242,7 @@ impl JobTask {
             })
             .await?;
         // Before the new one: both may have one claim, and the last counts.
-        self.close_former_target(&row, install, lease).await;
+        let former = self.close_former_target(&row, install, lease).await;
         let progress = self
             .insist(operation, "the sink is claimed", || async {
                 within(
@@ -260,6 +260,7 @@ impl JobTask {
             install,
             sink,
             progress,
+            former,
         })
     }
 
@@ -280,27 +281,20 @@ impl JobTask {
         .await
     }
 
-    /// A dead owner may still write to the target that the spec named before. It is kept out there, too, but that target may be
-    /// gone for good: one attempt, and the start does not depend on it.
+    /// A dead owner may still write to the target that the spec named before. It is kept out there, too, and says what it
+    /// holds; but that target may be gone for good: one attempt, and the start does not depend on it.
     pub(super) async fn close_former_target(
         &self,
         row: &JobRow,
         install: InstallId,
         lease: &JobLease,
-    ) {
-        let Some(running) = &row.running else {
-            return;
-        };
-        if running.spec.sink == row.spec.sink {
-            return;
-        }
-        let ids = (install, row.uid);
-        let Ok(former) = make_sink(&self.core, &running.spec.sink, &row.name, ids) else {
-            return;
-        };
-        if former.has_fence() {
-            self.claim(&*former, lease, Instant::now()).await;
-        }
+    ) -> Option<Former> {
+        let former = former_target(&self.core, &self.job, row, install)?;
+        let end = self.claim(&*former, lease, Instant::now()).await;
+        Some(Former {
+            identity: former.identity(),
+            progress: end.into_progress(),
+        })
     }
 
     /// Takes the lease, or goes on with the one that is held.
@@ -320,9 +314,13 @@ impl JobTask {
                     });
                 };
                 let lease = core.store.take_lease(uid, &incarnation).await?;
-                lease.ok_or_else(|| Trouble::Away {
-                    code: Code::LeaseLost,
-                    detail: "another live server holds the job".to_owned(),
+                lease.ok_or_else(|| match operation {
+                    // Of its own accord this server wants it only while nobody else has it: it looks again.
+                    None => Trouble::Fenced,
+                    Some(_) => Trouble::Away {
+                        code: Code::LeaseLost,
+                        detail: "another live server holds the job".to_owned(),
+                    },
                 })
             })
             .await?;
@@ -339,9 +337,10 @@ impl JobTask {
         &self,
         operation: Option<&Operation>,
         asked: Option<&Asked>,
-        row: &JobRow,
+        claim: &Claim,
         sink: &SinkFacts,
     ) -> Step<(ResolvedStart, Intent, Arc<dyn KafkaCluster>)> {
+        let row = &claim.row;
         let done_before = asked.is_some_and(|asked| asked.operation.step == STORED);
         let core = &self.core;
         let plan = match asked {
@@ -372,7 +371,8 @@ impl JobTask {
             .insist(operation, "the checkpoints are read", || async {
                 Ok(StartState::read(core, row, &intent.from).await?)
             })
-            .await?;
+            .await?
+            .beside(claim.former.as_ref(), sink);
         let question = StartQuestion {
             spec: &row.spec,
             request,
@@ -503,6 +503,7 @@ impl JobTask {
         {
             let mut facts = self.job.shared();
             facts.run = Some(run.clone());
+            facts.wrote_to = Some(row.spec.sink.clone());
             facts.window = HealthWindow::default();
             facts.outdated_at = Some(Instant::now());
             facts.row.running = Some(RunningSpec {
@@ -528,7 +529,12 @@ impl JobTask {
     }
 
     /// A start that cannot succeed: an operator's is refused and leaves the job as it was, one of the server fails the job.
-    async fn refuse_start(&mut self, asked: Option<&Asked>, error: ServiceError, before: Before) {
+    async fn refuse_start(
+        &mut self,
+        asked: Option<&Asked>,
+        mut error: ServiceError,
+        mut before: Before,
+    ) {
         tracing::warn!(job = %self.job.name, %error, "the start is refused");
         // It has measured, and what it said is not to be contradicted by an older look.
         self.job.measure_anew();
@@ -547,6 +553,13 @@ impl JobTask {
             let failure = failure_of(&error, self.core.now());
             return self.fail(failure).await;
         };
+        if before.failure.is_none() && !before.backs_off {
+            match self.after_refused_restart(asked, &mut error).await {
+                Ok(failure) => before.failure = failure,
+                // The operation is open still: whoever takes it up decides again.
+                Err(_) => return self.start_later(),
+            }
+        }
         let outcome = failed("refused", &error.job(&self.job.name));
         let operation = &asked.operation;
         let Some(lease) = self.lease else {
@@ -684,15 +697,20 @@ pub(crate) fn start_blocked(
         .next(next)
 }
 
-/// Positions that a start moves by policy, as the history tells them: nobody may have looked at the plan.
+/// Positions that a start moves by policy, or takes from the former target, as the history tells them: nobody may have looked
+/// at the plan.
 fn moved_positions(resolved: &ResolvedStart) -> Vec<serde_json::Value> {
-    let by_policy = resolved.partitions.iter().filter(|planned| {
-        matches!(
+    let moved = resolved.partitions.iter().filter(|planned| {
+        let by_policy = matches!(
             planned.reason,
             StartReason::BelowEarliest | StartReason::BeyondLatest | StartReason::TopicRecreated
-        ) && planned.is_read()
+        );
+        // Of the target itself it would be of the same run of positions.
+        let by_former =
+            planned.reason == StartReason::SinkProgress && planned.position_id.is_none();
+        (by_policy || by_former) && planned.is_read()
     });
-    by_policy
+    moved
         .map(|planned| {
             json!({
                 "topic": planned.topic, "partition": planned.partition, "to": planned.start_at, "reason": planned.reason,
@@ -709,7 +727,7 @@ fn has_finished(error: &ServiceError) -> bool {
 }
 
 /// What keeps the server from starting a job by itself is a failure that needs a decision.
-fn failure_of(error: &ServiceError, at: chrono::DateTime<chrono::Utc>) -> JobFailure {
+pub(super) fn failure_of(error: &ServiceError, at: chrono::DateTime<chrono::Utc>) -> JobFailure {
     let code = error
         .blockers
         .first()
@@ -740,7 +758,7 @@ fn report_of(resolved: &ResolvedStart, start: &Checkpoint, spec: &JobSpec) -> St
     }
 }
 
-fn by_topic(offsets: PartitionOffsets) -> OffsetsByTopic {
+pub(super) fn by_topic(offsets: PartitionOffsets) -> OffsetsByTopic {
     let mut topics = OffsetsByTopic::default();
     for (partition, offset) in offsets {
         let of_topic = topics.0.entry(partition.topic.to_string()).or_default();

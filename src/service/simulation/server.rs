@@ -52,7 +52,7 @@ use crate::{
     service::{
         sink_progress,
         skip::position_in,
-        start_plans::{Intent, StartQuestion, StartState, gather, start_checkpoint},
+        start_plans::{Beyond, Intent, StartQuestion, StartState, gather, start_checkpoint},
     },
 };
 
@@ -467,6 +467,8 @@ impl Server {
                         outdated: None,
                         read: None,
                         run,
+                        // Nor does its spec ever name another target.
+                        beyond: Beyond::Nothing,
                     };
                 }
                 Err(_) => self.pause(&mut attempts).await?,

@@ -76,7 +76,7 @@ impl Refusal {
                 format!("; as an owner of the table: GRANT SELECT, INSERT, UPDATE, DELETE ON {target} TO {role};")
             }
             "42P01" | "3F000" => {
-                "; create the table again, then start the job: what it had written is not known to it any more".to_owned()
+                "; create the table again, then start the job. A plain start goes on behind what was written before, and does not write those rows again: to have them in the new table, start it with from=earliest, or with from=timestamp and an instant".to_owned()
             }
             _ if self.may_be_of_the_table() => {
                 "; the table is no longer what the spec was checked against".to_owned()
@@ -187,4 +187,25 @@ pub(super) fn describe(error: &sqlx::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_gone_names_the_way_to_its_earlier_rows() {
+        let refusal = Refusal {
+            text: "relation \"orders\" does not exist (SQLSTATE 42P01)".to_owned(),
+            sqlstate: "42P01".to_owned(),
+        };
+        let said = refusal.of_the_table("public.orders", "writer").to_string();
+        for part in [
+            "does not write those rows again",
+            "from=earliest",
+            "from=timestamp",
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
 }

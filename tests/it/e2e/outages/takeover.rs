@@ -75,12 +75,15 @@ fn a_server_that_sleeps_past_its_lease_loses_the_job_and_can_write_nothing() {
             });
             eventually("the sleeper shows the job as the other's", SOON, || {
                 let view = its_view.view();
-                if owner(&view) == taken {
+                if owner(&view) == taken && view["state"] == "running" {
                     Ok(())
                 } else {
                     Err(format!("{view:#}"))
                 }
             });
+            // Not as one that it is about to start itself: the stop that calls that off would stop the other's.
+            let offers = its_view.view()["next"].to_string();
+            assert!(!offers.contains("call the start off"), "{offers}");
             // What it read after it woke went nowhere that counts: everything since is of the new epoch.
             let history = view.checkpoints("?limit=5");
             assert!(
