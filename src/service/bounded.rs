@@ -136,6 +136,7 @@ mod tests {
                 let live = LivePartition {
                     subtask: 0,
                     position: at(positions[number]),
+                    topic_id: None,
                     stop_offset: at(9),
                     reason: None,
                     watermark: None,

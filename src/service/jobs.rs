@@ -140,6 +140,18 @@ fn is_shadowed(row: &JobRow, last: Option<&LastCheckpoint>) -> bool {
     row.startup_mode_shadowed && last.is_some() && !row.spec.checkpointing().is_off()
 }
 
+/// Said of a mode in whose place a checkpoint counts, unless another start was asked for ahead.
+fn mode_not_used(row: &JobRow, shadowing: Option<&LastCheckpoint>) -> Option<Warning> {
+    let last = shadowing.filter(|_| row.pending_start.is_none())?;
+    Some(Warning {
+        code: Code::StartupModeShadowed,
+        summary: format!(
+            "the startup mode will not be used: checkpoint {} exists",
+            last.id
+        ),
+    })
+}
+
 fn curl_of<'a>(core: &'a Core, job: &'a JobName) -> Curl<'a> {
     Curl {
         public_url: &core.settings.public_url,
@@ -221,18 +233,8 @@ impl Standing {
         let spec = facts.spec();
         let (checkpointing, commit_mode) = (spec.checkpointing(), spec.commit_mode());
         let commit_mode_because = spec.commit_mode_because();
-        if shadowed
-            && row.pending_start.is_none()
-            && let Some(last) = &last_checkpoint
-        {
-            warnings.push(Warning {
-                code: Code::StartupModeShadowed,
-                summary: format!(
-                    "the startup mode will not be used: checkpoint {} exists",
-                    last.id
-                ),
-            });
-        }
+        let shadowing = last_checkpoint.as_ref().filter(|_| shadowed);
+        warnings.extend(mode_not_used(&row, shadowing));
         Self {
             summary: summary(&situation),
             next: next(&situation),
