@@ -13,6 +13,7 @@ use super::{JobTask, stopping::Stopping};
 use crate::model::{
     checkpoint::{CheckpointKind, GroupCommitStatus},
     code::Code,
+    topic::TopicPartition,
     views::CheckpointReport,
 };
 
@@ -40,16 +41,25 @@ impl JobTask {
             ends.iter().all(|(partition, end)| {
                 let state = self.partitions.get(partition);
                 let live = state.and_then(|state| state.live.as_ref());
-                live.and_then(|live| live.get()) >= Some(*end)
+                live.and_then(|live| live.get()) >= Some(*end) && !self.ends_elsewhere(partition)
             })
         })
+    }
+
+    /// Whether the start has parked a partition because another topic has the name of its own: then the end is a number of that
+    /// one, and the position of the old one is neither before nor behind it.
+    fn ends_elsewhere(&self, partition: &TopicPartition) -> bool {
+        let parking = self.run.parked.get(partition);
+        let is_replaced = parking.is_some_and(|parking| parking.replaced_by.is_some());
+        is_replaced && self.replaced.contains_key(partition)
     }
 
     /// Whether the newest completed checkpoint has every partition at its end: then the run is finished, whoever ended it.
     pub(super) fn is_finished(&self) -> bool {
         self.run.ends.as_ref().is_some_and(|ends| {
-            ends.iter()
-                .all(|(partition, end)| self.last_offsets.get(partition) >= Some(end))
+            ends.iter().all(|(partition, end)| {
+                self.last_offsets.get(partition) >= Some(end) && !self.ends_elsewhere(partition)
+            })
         })
     }
 

@@ -16,7 +16,9 @@ use crate::{
         errors_spec::ErrorsSpec,
         event::EventKind,
         job::{Format, PositionPolicy},
+        resolver::PlannedParking,
         start::StopCheckpoint,
+        topic::TopicId,
     },
 };
 
@@ -294,6 +296,33 @@ async fn a_recreated_topic_is_left_for_the_next_start() {
     assert_eq!(world.cluster.assigned(0), None);
     assert_eq!(world.told(EventKind::PositionMoved).len(), 0);
     stop(&job, StopCheckpoint::Required).await;
+}
+
+/// The start could not ask anybody: the end is one of the new topic, the position one of the old.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_does_not_end_by_the_position_in_a_topic_that_is_gone() {
+    let world = World::watching(Some(("b", 2)));
+    let parking = PlannedParking {
+        code: Code::TopicRecreated,
+        detail: "the topic was created again".to_owned(),
+        lost: None,
+        replaced_by: Some(TopicId("b".into())),
+        again: true,
+    };
+    let job = world.start(Setup {
+        partitions: BTreeMap::from([(0, Some(50)), (1, Some(0))]),
+        parked: BTreeMap::from([(0, parking)]),
+        ..up_to(&[(0, 10), (1, 2)])
+    });
+    world.cluster.deliver(1, 0..=1);
+    until_status(&job, "the other is at its end", |status| {
+        let ended = &status.partitions[&partition(1)];
+        ended.position == ended.stop_offset
+    })
+    .await;
+    assert!(checkpoint(&job).await.failure.is_none(), "it runs");
+    let outcome = stop(&job, StopCheckpoint::Required).await;
+    assert!(outcome.checkpoint.is_some(), "stopped, not finished");
 }
 
 /// What is gone behind the end is no part of the run, and so not lost to it.

@@ -46,7 +46,7 @@ use crate::model::{
     job::{CheckpointSpec, CommitToGroup, Format, OnCancel, PositionPolicy, SourceSpec},
     job_status::JobStatus,
     limits::LimitsSpec,
-    resolver::StartReason,
+    resolver::{PlannedParking, StartReason},
     start::StopCheckpoint,
     subtask::owner,
     views::CheckpointReport,
@@ -119,6 +119,8 @@ struct Setup {
     topic_id: Option<&'static str>,
     /// Partitions that the start only keeps.
     reasons: BTreeMap<i32, StartReason>,
+    /// Partitions that the start parks.
+    parked: BTreeMap<i32, PlannedParking>,
     source: fn(&mut SourceSpec),
     limits: LimitsSpec,
     watermark: Option<WatermarkSpec>,
@@ -135,6 +137,7 @@ impl Default for Setup {
             ends: None,
             topic_id: None,
             reasons: BTreeMap::new(),
+            parked: BTreeMap::new(),
             source: |_| {},
             limits: LimitsSpec::default(),
             watermark: None,
@@ -264,7 +267,11 @@ impl World {
                 .into_iter()
                 .map(|(number, reason)| (partition(number), reason))
                 .collect(),
-            parked: BTreeMap::new(),
+            parked: setup
+                .parked
+                .into_iter()
+                .map(|(number, parking)| (partition(number), parking))
+                .collect(),
             kafka: Arc::clone(&self.cluster) as _,
             sink: Arc::clone(&self.sink) as _,
             dead_letters: Some(Arc::clone(&self.letters) as _),
