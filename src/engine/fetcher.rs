@@ -470,7 +470,17 @@ impl Fetcher {
     /// A position that the client reached behind the records (past transaction markers) counts now, in order: without it
     /// the lag of a fully read transactional topic would never be 0.
     pub(super) fn advance(&mut self, batch: &RecordBatch) {
-        let mut bytes = 0;
+        // Before the positions: whoever sees that everything is read sees everything counted.
+        let bytes = batch
+            .runs()
+            .iter()
+            .map(|run| batch.payload_bytes(run.records.clone()));
+        self.counters
+            .bytes
+            .fetch_add(bytes.sum(), Ordering::Relaxed);
+        self.counters
+            .records
+            .fetch_add(batch.len() as u64, Ordering::Relaxed);
         for run in batch.runs() {
             let Some(state) = self.states.get_mut(&*run.partition) else {
                 continue;
@@ -492,12 +502,7 @@ impl Fetcher {
                 state.live.set(reached);
                 self.note_if_ended(&run.partition, reached);
             }
-            bytes += batch.payload_bytes(run.records.clone());
         }
-        self.counters
-            .records
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.counters.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn note_if_ended(&mut self, partition: &TopicPartition, position: Offset) {

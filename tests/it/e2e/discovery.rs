@@ -55,22 +55,23 @@ impl Scene {
         })
     }
 
-    /// How many entries of a kind the job's history has.
+    /// The entries of a kind in the history, once there is one: a run tells it beside what it does.
     fn history(&self, kind: &'static str) -> Vec<Value> {
-        let details: Vec<String> = self
-            .server
-            .database()
-            .column("SELECT details::text FROM events ORDER BY id");
-        let kinds: Vec<String> = self
-            .server
-            .database()
-            .column("SELECT kind FROM events ORDER BY id");
-        kinds
-            .iter()
-            .zip(details)
-            .filter(|(found, _)| *found == kind)
-            .map(|(_, details)| serde_json::from_str(&details).expect("JSON"))
-            .collect()
+        eventually(&format!("the history has {kind}"), SOON, || {
+            let all: Vec<String> = self
+                .server
+                .database()
+                .column("SELECT kind || ' ' || details::text FROM events ORDER BY id");
+            let of_kind = all.iter().filter_map(|entry| {
+                let (found, details) = entry.split_once(' ')?;
+                (found == kind).then(|| serde_json::from_str(details).expect("JSON"))
+            });
+            let entries: Vec<Value> = of_kind.collect();
+            if entries.is_empty() {
+                return Err(all.join("\n"));
+            }
+            Ok(entries)
+        })
     }
 }
 
@@ -412,6 +413,7 @@ fn a_topic_recreated_under_a_running_job_stops_its_partitions_until_somebody_dec
     assert!(next.contains("on_topic_recreated"), "{next}");
 
     // A server that comes up parks them again, and the other topic goes on.
+    scene.job.checkpoint();
     let mut scene = scene;
     scene.server.kill();
     scene.server.boot();
