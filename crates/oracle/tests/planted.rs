@@ -936,6 +936,32 @@ fn o11_the_job_shows_a_state_that_it_never_had() {
     assert!(only(&run, CheckId::O11).what.contains("stopped"));
 }
 
+/// A partition that is discovered begins in the middle of a life, and comes again from the start of the next one.
+#[test]
+fn o02_what_appears_in_a_life_may_come_again_in_the_next() {
+    let mut run = clean_at_least_once();
+    for look in snapshots(&mut run) {
+        for row in &mut look.rows {
+            if row.id == 1 {
+                row.vector.remove(&1);
+            }
+        }
+    }
+    for said in said(&mut run) {
+        if let Said::Checkpoints(rows) = said {
+            for row in rows.iter_mut().filter(|row| row.id == 1) {
+                row.vector.remove(&1);
+            }
+        }
+    }
+    let verdict = judge(&run);
+    assert_eq!(
+        outcome(&verdict, CheckId::O2),
+        outcome(&judge(&clean_at_least_once()), CheckId::O2),
+        "{verdict}"
+    );
+}
+
 #[test]
 fn o11_a_job_whose_owner_was_killed_may_be_starting() {
     let mut run = clean();

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::{
     facts::Facts,
-    run::{Checkpoint, Guarantee, Row, Vector},
+    run::{Checkpoint, Guarantee, Row},
     verdict::{Finding, Tally},
 };
 
@@ -41,10 +41,7 @@ fn repeats_without_a_new_life(facts: &Facts<'_>) -> Tally {
     let mut tally = Tally::default();
     let starts = starts(facts);
     for (partition, rows) in &facts.rows {
-        let starts: Vec<(i64, i64)> = starts
-            .iter()
-            .filter_map(|(epoch, start)| Some((*epoch, *start.get(partition)?)))
-            .collect();
+        let starts = starts.get(partition).map_or(&[][..], Vec::as_slice);
         let mut epoch = starts.first().map_or(0, |(first, _)| *first);
         let mut seen: HashSet<u64> = HashSet::new();
         let mut last = i64::MIN;
@@ -71,19 +68,25 @@ fn repeats_without_a_new_life(facts: &Facts<'_>) -> Tally {
     tally
 }
 
-/// Where the job began to read under each epoch, in order.
-fn starts(facts: &Facts<'_>) -> Vec<(i64, Vector)> {
-    let mut starts = Vec::new();
+/// Where the job began to read each partition under each epoch, in the order of epochs.
+fn starts(facts: &Facts<'_>) -> BTreeMap<i32, Vec<(i64, i64)>> {
+    let mut starts: BTreeMap<i32, Vec<(i64, i64)>> = BTreeMap::new();
     let mut before: Option<&Checkpoint> = None;
     for row in facts.completed() {
-        if before.is_none_or(|before| before.epoch != row.epoch) {
-            // A start stores where it begins.
-            let start = before.filter(|_| row.kind != "start").unwrap_or(row);
-            let positions = start
-                .vector
-                .iter()
-                .filter_map(|(partition, position)| Some((*partition, position.next_offset?)));
-            starts.push((row.epoch, positions.collect()));
+        let is_first = before.is_none_or(|before| before.epoch != row.epoch);
+        // A start stores where it begins.
+        let start = before
+            .filter(|_| is_first && row.kind != "start")
+            .unwrap_or(row);
+        for (partition, position) in &start.vector {
+            let of_partition = starts.entry(*partition).or_default();
+            // One that appears later under an epoch begins with the first checkpoint that has it.
+            let is_new = of_partition
+                .last()
+                .is_none_or(|(epoch, _)| *epoch < row.epoch);
+            if let Some(next_offset) = position.next_offset.filter(|_| is_new) {
+                of_partition.push((row.epoch, next_offset));
+            }
         }
         before = Some(row);
     }
