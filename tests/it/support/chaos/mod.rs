@@ -508,6 +508,7 @@ impl Stage {
             self.job
                 .api
                 .patch(&self.job.at("/spec"), &json!({"limits": null}));
+            self.await_written();
             // The writer goes on: the run ends all the same.
             self.server.await_state(&self.job, "finished");
         } else {
@@ -553,6 +554,24 @@ impl Stage {
             rows,
             looks,
             history,
+        }
+    }
+
+    /// Waits until the log reaches the ends of the bounded run, as long as the writer comes on: on a busy machine it has written less
+    /// in as many lives.
+    fn await_written(&self) {
+        let Some(end) = self.chaos.course.end(self.chaos.kills) else {
+            return;
+        };
+        let least = || self.writer.ends().into_values().min().unwrap_or(0);
+        let mut written = least();
+        while written < end {
+            written = eventually("the writer writes on", SOON, || {
+                let now = least();
+                (now > written)
+                    .then_some(now)
+                    .ok_or_else(|| format!("{now} of {end}"))
+            });
         }
     }
 
