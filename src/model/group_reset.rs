@@ -22,7 +22,7 @@ use super::{
     resolver::{BrokerFacts, LogBounds, RestorableState},
     start::PartitionsByTopic,
     startup_mode::{OffsetsByTopic, read_timestamp},
-    topic::TopicPartition,
+    topic::{TopicId, TopicPartition},
 };
 
 /// Where a group goes.
@@ -423,11 +423,8 @@ impl ResetInputs<'_> {
             ));
         };
         let now = self.facts.partitions.get(partition);
-        let ids = position
-            .topic_id
-            .as_ref()
-            .zip(now.and_then(|facts| facts.topic_id.as_ref()));
-        if ids.is_some_and(|(then, now)| then != now) {
+        let now = now.and_then(|facts| facts.topic_id.as_ref());
+        if TopicId::differ(position.topic_id.as_ref(), now) {
             return Err(Refusal::Fault(
                 Code::TopicRecreated,
                 "the topic was deleted and created again since the checkpoint: its offsets mean other records now; choose to.mode earliest or latest".to_owned(),

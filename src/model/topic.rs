@@ -40,6 +40,14 @@ impl fmt::Display for TopicPartition {
 #[schema(value_type = String)]
 pub struct TopicId(pub Arc<str>);
 
+impl TopicId {
+    /// Whether these are two topics of one name. An id that is not known proves nothing.
+    #[must_use]
+    pub fn differ(then: Option<&Self>, now: Option<&Self>) -> bool {
+        then.zip(now).is_some_and(|(then, now)| then != now)
+    }
+}
+
 impl fmt::Display for TopicId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

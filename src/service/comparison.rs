@@ -484,7 +484,7 @@ impl Comparison<'_> {
 /// Whether the topic was created again since: the brokers know it by another id.
 fn is_of_another(topic_id: Option<&TopicId>, broker: Option<&BrokerPartition>) -> bool {
     let now = broker.and_then(|broker| broker.topic_id.as_ref());
-    topic_id.zip(now).is_some_and(|(then, now)| then != now)
+    TopicId::differ(topic_id, now)
 }
 
 /// Whether this job committed the group's offset, for a checkpoint.

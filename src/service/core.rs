@@ -44,7 +44,7 @@ use crate::{
         restart::CrashLoop,
         sink_spec::SinkSpec,
         stop_at::{BoundedRun, RunEnd},
-        topic::TopicPartition,
+        topic::{TopicId, TopicPartition},
         views::{Flag, PartitionOffsetsView, SourceStatus},
     },
     store::{Incarnation, JobRow, Store, StoredCheckpoint},
@@ -510,8 +510,8 @@ impl JobFacts {
     fn is_outdated(&self, known: Option<&CheckpointFacts>) -> bool {
         let newest = self
             .status()
-            .and_then(|status| status.last_checkpoint.clone());
-        let is_newer = newest.is_some_and(|newest| known.is_none_or(|known| known.id < newest.id));
+            .and_then(|status| Some(status.last_checkpoint.as_ref()?.id));
+        let is_newer = newest > known.map(|known| known.id);
         is_newer && self.checkpoint.current().is_none()
     }
 
@@ -563,8 +563,7 @@ impl JobFacts {
             };
             let then = checkpoint.and_then(|known| known.positions.get(partition));
             let then = then.and_then(|position| position.topic_id.as_ref());
-            then.zip(now.topic_id.as_ref())
-                .is_some_and(|(then, now)| then != now)
+            TopicId::differ(then, now.topic_id.as_ref())
         };
         let parked = |partition: &TopicPartition| status.parked.contains_key(partition);
         let mut read = status.partitions.keys();

@@ -30,22 +30,12 @@ pub(crate) fn report(
     outcome: GroupOutcome,
 ) -> DeleteReport {
     let group = &row.spec.source.group_id;
-    let kept = if request.purge {
-        "go with it"
-    } else {
-        "are kept for 30 days"
-    };
-    let its_checkpoints = match checkpoints {
-        0 => "it has no checkpoints".to_owned(),
-        1 => format!(
-            "its checkpoint {}",
-            if request.purge {
-                "goes with it"
-            } else {
-                "is kept for 30 days"
-            }
-        ),
-        _ => format!("its {checkpoints} checkpoints {kept}"),
+    let its_checkpoints = match (checkpoints, request.purge) {
+        (0, _) => "it has no checkpoints".to_owned(),
+        (1, true) => "its checkpoint goes with it".to_owned(),
+        (1, false) => "its checkpoint is kept for 30 days".to_owned(),
+        (_, true) => format!("its {checkpoints} checkpoints go with it"),
+        (_, false) => format!("its {checkpoints} checkpoints are kept for 30 days"),
     };
     let group_too = match outcome {
         GroupOutcome::Kept => format!("the consumer group {group} stays"),

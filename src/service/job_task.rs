@@ -363,11 +363,9 @@ impl JobTask {
         if self.run.is_some() || self.lease.is_some() {
             return;
         }
-        let rests = matches!(
-            row.state,
-            JobState::Failed | JobState::Stopped | JobState::Finished
-        ) && (row.state == JobState::Failed
-            || row.desired_state == DesiredState::Stopped);
+        let is_over = matches!(row.state, JobState::Stopped | JobState::Finished);
+        let rests = row.state == JobState::Failed
+            || (is_over && row.desired_state == DesiredState::Stopped);
         if !rests && !self.is_of_another(row) {
             return;
         }

@@ -152,15 +152,8 @@ fn mode_not_used(row: &JobRow, shadowing: Option<&LastCheckpoint>) -> Option<War
     })
 }
 
-fn curl_of<'a>(core: &'a Core, job: &'a JobName) -> Curl<'a> {
-    Curl {
-        public_url: &core.settings.public_url,
-        job,
-    }
-}
-
 fn bottleneck_of(core: &Core, row: &JobRow, status: Option<&JobStatus>) -> Option<BottleneckView> {
-    let curl = curl_of(core, &row.name);
+    let curl = Curl::of(core, &row.name);
     Some(bottleneck_view(&curl, row.running_spec(), status?))
 }
 
@@ -198,7 +191,7 @@ impl Standing {
         let recreated = Recreated::among(&partitions, row.spec.source.on_topic_recreated);
         let sink_disagrees = sink_look::disagreement(&job.name, &facts, now);
         let situation = Situation {
-            curl: curl_of(core, &job.name),
+            curl: Curl::of(core, &job.name),
             state,
             desired: row.desired_state,
             health: &health,
@@ -293,7 +286,7 @@ impl Standing {
             }),
             (None, None) => None,
         };
-        let curl = curl_of(core, &row.name);
+        let curl = Curl::of(core, &row.name);
         JobView {
             summary: self.summary,
             next: self.next,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{recreated::Recreated, sink_look::Disagreement};
+use super::{core::Core, recreated::Recreated, sink_look::Disagreement};
 use crate::model::{
     checkpoint::CheckpointKind,
     code::Code,
@@ -41,7 +41,15 @@ pub(crate) struct Curl<'a> {
     pub(crate) job: &'a JobName,
 }
 
-impl Curl<'_> {
+impl<'a> Curl<'a> {
+    /// For a job of this server.
+    pub(crate) fn of(core: &'a Core, job: &'a JobName) -> Self {
+        Self {
+            public_url: &core.settings.public_url,
+            job,
+        }
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}/api/v1/jobs/{}{path}", self.public_url, self.job)
     }

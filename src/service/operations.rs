@@ -108,10 +108,7 @@ impl Service {
             )
             .job(name)
             .hint(restart_instead(
-                Curl {
-                    public_url: &core.settings.public_url,
-                    job: name,
-                },
+                Curl::of(core, name),
                 request,
                 plan.as_ref(),
             )));

@@ -45,7 +45,7 @@ use crate::{
             StopRequest,
         },
         stop_at::{BoundedRun, StopAt},
-        topic::TopicPartition,
+        topic::{TopicId, TopicPartition},
         views::{NextStep, StartPlanView},
     },
     store::{JobRow, StoredCheckpoint, StoredPlan},
@@ -652,10 +652,8 @@ pub(crate) fn what_changed_outside(
         };
         let parking = planned.parked.as_ref();
         let replaced_by = parking.and_then(|parking| parking.replaced_by.as_ref());
-        let ids = replaced_by
-            .or(planned.topic_id.as_ref())
-            .zip(facts.topic_id.as_ref());
-        if ids.is_some_and(|(then, now)| then != now) {
+        let then = replaced_by.or(planned.topic_id.as_ref());
+        if TopicId::differ(then, facts.topic_id.as_ref()) {
             changes.push(format!("{partition}: the topic was created again"));
         } else if let (Some(start), Some(bounds)) = (planned.start_at, facts.bounds)
             && !(bounds.earliest..=bounds.latest).contains(&start)
@@ -801,10 +799,7 @@ impl Service {
         plan: StoredPlan,
         kept: bool,
     ) -> StartPlanView {
-        let curl = Curl {
-            public_url: &self.core.settings.public_url,
-            job: &row.name,
-        };
+        let curl = Curl::of(&self.core, &row.name);
         let next = if row.running.is_some() {
             vec![NextStep {
                 why: match row.spec.checkpointing() {

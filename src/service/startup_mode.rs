@@ -342,10 +342,7 @@ impl Service {
         checkpoint: CheckpointId,
     ) -> ServiceError {
         let estimate = self.estimate(name, mode).await;
-        let curl = Curl {
-            public_url: &self.core.settings.public_url,
-            job: name,
-        };
+        let curl = Curl::of(&self.core, name);
         let with_apply = |apply: Apply| {
             let mut body = json!(mode);
             if let Some(members) = body.as_object_mut() {

@@ -32,7 +32,7 @@ use crate::{
         offset::Offset,
         parked::{LostRange, LostSide},
         resolver::{LogBounds, StartReason},
-        topic::TopicPartition,
+        topic::{TopicId, TopicPartition},
     },
 };
 
@@ -232,7 +232,7 @@ impl JobTask {
             let state = self.partitions.get(partition);
             let then = state.and_then(|state| state.topic_id.as_ref());
             (self.is_outside(partition) || self.run.ends.is_some())
-                && matches!((then, &decided.topic_id), (Some(then), Some(now)) if then != now)
+                && TopicId::differ(then, decided.topic_id.as_ref())
         };
         let (elsewhere, found): (BTreeMap<_, _>, BTreeMap<_, _>) = found
             .into_iter()

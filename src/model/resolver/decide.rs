@@ -703,7 +703,7 @@ fn by_timestamp(facts: &PartitionFacts) -> Wanted {
 
 /// Whether a position was taken in another incarnation of the topic. Ids that are not known prove nothing.
 pub(super) fn is_of_another_topic(held: &CheckpointPosition, facts: &PartitionFacts) -> bool {
-    matches!((&held.topic_id, &facts.topic_id), (Some(then), Some(now)) if then != now)
+    TopicId::differ(held.topic_id.as_ref(), facts.topic_id.as_ref())
 }
 
 fn missing_checkpoint(inputs: &StartInputs<'_>) -> String {

@@ -59,8 +59,7 @@ impl<'a> EndInputs<'a> {
             return None;
         }
         let end = self.run(inputs)?.ends.get(partition)?;
-        let ids = end.topic_id.as_ref().zip(topic_id);
-        ids.is_none_or(|(then, now)| then == now).then_some(end)
+        (!TopicId::differ(end.topic_id.as_ref(), topic_id)).then_some(end)
     }
 
     /// The partitions whose wish has to be looked up: none for a run that goes on, so that a group coordinator that is away

@@ -177,10 +177,7 @@ impl JobTask {
             stood.as_ref().map(|stood| format!(" ({})", in_words(stood))).unwrap_or_default()
         ));
         if let Some(stood) = stood.filter(|stood| !stood.0.is_empty()) {
-            let curl = Curl {
-                public_url: &self.core.settings.public_url,
-                job: &row.name,
-            };
+            let curl = Curl::of(&self.core, &row.name);
             let body = json!({"from": "specific-offsets", "offsets": stood});
             let mut next = std::mem::take(&mut error.next).into_vec();
             next.push(NextStep {

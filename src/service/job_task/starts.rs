@@ -658,10 +658,7 @@ pub(crate) fn start_blocked(
     request: &StartRequest,
     as_restart: bool,
 ) -> ServiceError {
-    let curl = Curl {
-        public_url: &core.settings.public_url,
-        job: &row.name,
-    };
+    let curl = Curl::of(core, &row.name);
     let refused = RefusedStart {
         request: request.clone(),
         blockers: resolved.blockers.clone(),
